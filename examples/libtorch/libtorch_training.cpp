@@ -4,6 +4,7 @@
 //! the same model on one device.
 
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/run/threads.hpp>

@@ -13,7 +13,6 @@
 #include <pipe/attention/forward.hpp>
 #include <pipe/attention/merge.hpp>
 #include <pipe/attention/packed_mask.hpp>
-#include <pipe/attention/reference.hpp>
 #include <pipe/attention/sinks.hpp>
 // IWYU pragma: end_exports
 #endif

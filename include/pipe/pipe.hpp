@@ -15,9 +15,10 @@
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/connection_rounds.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/affinity.hpp>
 #include <pipe/run/between_steps.hpp>

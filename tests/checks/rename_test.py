@@ -12,7 +12,7 @@ import tempfile
 
 # Headers of 0.2 without a successor; the changelog says what to use.
 GONE = {
-    "flow/constants.hpp", "plan/lower/static_lowering.hpp", "plan/prove/diagnosis.hpp", "plan/prove/static_proof.hpp",
+    "attention/reference.hpp", "flow/constants.hpp", "plan/lower/static_lowering.hpp", "plan/prove/diagnosis.hpp", "plan/prove/static_proof.hpp",
     "plan/static_plan.hpp", "timetable/static_order.hpp", "timetable/static_simulation.hpp"}
 
 # Lines of 0.2, and the same in 0.3.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Messages with headers: the executor for NCCL finds what the stand-in changes on the way.
-#include <pipe/plan/describe.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Several plans on one runner for CUDA, compiled by nvcc as users compile it, on the stand-in.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 
 #include <doctest/doctest.h>
 

@@ -13,7 +13,7 @@ import sys
 import mutants
 
 EXECUTE, RUN_ITEM, SHARED = mutants.EXECUTE, "execute.hpp", "shared_device.cuh"
-DECISIONS, VALIDATE = "step_decisions.cuh", "execute.hpp"
+DECISIONS, VALIDATE = "device_board.cuh", "execute.hpp"
 WAIT, POST = "device.wait_for(wait, step);", "device.post(first, group);"
 
 

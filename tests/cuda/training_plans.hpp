@@ -5,6 +5,7 @@
 //! @brief The plans with which the executors for CUDA train.
 
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/threads.hpp>

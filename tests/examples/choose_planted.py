@@ -13,7 +13,7 @@ import sys
 
 # What is wrong, the source, what stands there, what stands there instead, and the test that must see it.
 BUGS = {
-    "no activations": ("candidates", "double held = pp::peak_slot_bytes(table, device, pp::slot_class::activation, activation);",
+    "no activations": ("stages", "double held = pp::peak_slot_bytes(table, device, pp::slot_class::activation, activation);",
                        "double held = 0;", "test_predictions_of_1f1b_by_hand"),
     "a pick above the limit": ("lowered", "pp::memory_choice::within(points_of(found), asked.memory_gb)",
                                "pp::memory_choice::within(points_of(found), asked.memory_gb * 1.02)",

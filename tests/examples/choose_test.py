@@ -394,8 +394,8 @@ class Choice(unittest.TestCase):
                               ((*SMALL[:5], "a100,", *SMALL[6:]), "has no name at the beginning, at the end"),
                               ((*SMALL[:5], "", *SMALL[6:]), "has no name at the beginning, at the end"),
                               ((*SMALL[:5], "v100", *SMALL[6:]), "the known ones are a100, h100, h200, h20, b200, gb200, l40s, mi300x; as a file: cannot read"),
-                              ((*SMALL[:3], 0, *SMALL[4:]), "--sequence wants a whole number between 1 and 16777216, not '0'"),
-                              ((*SMALL[:-1], 10 ** 30), "--microbatches wants a whole number between 1 and 4096"),
+                              ((*SMALL[:3], 0, *SMALL[4:]), "--sequence wants a whole number from 1 to 16777216, not '0'"),
+                              ((*SMALL[:-1], 10 ** 30), "--microbatches wants a whole number from 1 to 4096"),
                               ((SMALL[0], "/", *SMALL[2:]), "as a file: cannot read '/': Is a directory"),
                               ((SMALL[0], "/dev/null", *SMALL[2:]), "--model: cannot read '/dev/null': JSON: an object in braces")):
             self.check_refusal(words, wanted)
@@ -1082,7 +1082,7 @@ class Choice(unittest.TestCase):
         free = {each["schedule"]: each for each in json.loads(output(*SMALL, *unsearched(), "--frozen", 12, "--format", "json"))["candidates"]}
         least = min(each["seconds"] for name, each in free.items() if name.startswith("1f1b"))
         self.assertLess(least, row["seconds"])  # more of the frozen layers' share is the first device's
-        for more, wanted in ((("--frozen", 25), "--frozen has 25 layers, the model 24"), (("--frozen", 3, "--format", "header"), "--format header knows no frozen"), (("--frozen", 0), "between 1 and"),
+        for more, wanted in ((("--frozen", 25), "--frozen has 25 layers, the model 24"), (("--frozen", 3, "--format", "header"), "--format header knows no frozen"), (("--frozen", 0), "from 1 to"),
                              (("--frozen", 12, "--layout", "Et*12|t*12L", "--tied"), "no schedule can run that; the first says: plan: the first stage is frozen")):
             self.check_refusal((*SMALL, *more), wanted)
 
@@ -1250,7 +1250,7 @@ class Choice(unittest.TestCase):
             self.check_header(pick, *call)
             clipped = run(*words, 4, "--schedules", "1f1b", "--layout", "Et*3|t*3|m|L", "--clip")
             self.assertIn("inner stages share the embedding", clipped.stderr)
-            for more, wanted in ((("--modules", 65), "--modules wants a whole number between 1 and 64"),
+            for more, wanted in ((("--modules", 65), "--modules wants a whole number from 1 to 64"),
                                  (("--layout", "Et*6|L"), "--layout has 0 modules for further tokens m, the model 1"),
                                  (("--layout", "Et*5m|tL"), "--layout has a layer t after a module m"),
                                  (("--layout", "Eet*6|mL"), "--layout has 1 layers of an encoder e, the model 0")):

@@ -2,6 +2,7 @@
 // Timetables and plans of every schedule in every adapter, as they are: frozen.txt has hashes of
 // their canonical texts, layer by layer. See README.md.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/policy.hpp>
 
 #include <cstdio>

@@ -6,9 +6,9 @@
 //! and the sizes of their buffers. All times are multiples of 1/8, so that sums of them are exact
 //! in any order.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 

@@ -75,7 +75,7 @@ void answer(pp::detail::descriptor const& door, std::string_view text) {
   (void)line.write(pp::detail::frame('W', "welcome"));
   for (int lines = 0; lines < 64 && !text.empty(); ++lines)
     send(line, take_line(text));
-  pp::detail::countdown<> moment(std::chrono::milliseconds(20));
+  pp::detail::countdown<pp::detail::polling_clock> moment(std::chrono::milliseconds(20));
   while (line.open() && !moment.is_over()) {
     auto const word = line.read();
     if (word && word->starts_with('P'))

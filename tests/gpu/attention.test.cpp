@@ -6,7 +6,6 @@
 #include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/merge.hpp>
 #include <pipe/attention/packed_mask.hpp>
-#include <pipe/attention/reference.hpp>
 #include <pipe/attention/sinks.hpp>
 
 #include <doctest/doctest.h>
@@ -19,6 +18,7 @@
 #include <tests/gpu/every_attention.hpp>
 #include <tests/gpu/machine.hpp>
 #include <tests/support/attention_call.hpp>
+#include <tests/support/attention_reference.hpp>
 #include <tests/unit/attention_gpu/calls.hpp>
 #include <vector>
 

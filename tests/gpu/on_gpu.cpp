@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/run/clock.hpp>
+#include <pipe/run/polling.hpp>
 
 #include <cuda_runtime_api.h>
 

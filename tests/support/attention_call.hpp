@@ -6,7 +6,6 @@
 
 #include <pipe/attention/parameters.hpp>
 #include <pipe/attention/query_sums.hpp>
-#include <pipe/attention/reference.hpp>
 
 #include <cuda_bf16.h>
 
@@ -16,6 +15,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <tests/support/attention_reference.hpp>
 #include <vector>
 
 #include "tests/support/device_array.hpp"

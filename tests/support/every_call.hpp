@@ -7,6 +7,7 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
 #include <pipe/run/context.hpp>

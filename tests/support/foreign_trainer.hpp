@@ -8,6 +8,7 @@
 #include <pipe/cluster/tensor_checkpoint.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/plan_cache.hpp>

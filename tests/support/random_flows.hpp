@@ -6,8 +6,8 @@
 
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/lower.hpp>

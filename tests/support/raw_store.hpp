@@ -28,7 +28,7 @@ inline constexpr auto patience = std::chrono::seconds(20);
 //! A connection to a store on this machine that has said nothing yet.
 inline pp::detail::connection knock(int port) {
   std::string problem;
-  pp::detail::countdown<> end(patience);
+  pp::detail::countdown<pp::detail::polling_clock> end(patience);
   auto line = pp::detail::reach("127.0.0.1", port, end, problem);
   if (!line)
     throw std::runtime_error("nobody listens: " + problem);

@@ -4,7 +4,7 @@
 //! @file
 //! @brief Plans with something left out, which no proof may accept. Header for leave_out_waits.
 
-#include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>

@@ -10,6 +10,13 @@
 
 namespace examples {
 
+//! Words and numbers, one after the other.
+[[nodiscard]] std::string text_of(auto const&... parts) {
+  std::string text;
+  pipelining::append(text, parts...);
+  return text;
+}
+
 //! A number with so many digits after the point, as it stands in a column.
 [[nodiscard]] inline std::string decimals(double value, int count) {
   std::string text;

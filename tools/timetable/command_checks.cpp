@@ -102,8 +102,7 @@ void check_adapter(command const& result, read_words const& read) {
     throw usage_error("--offloaded-stages is for --with offload and offload-half only");
   if (has_option("--on-stages") && result.choice.adapted == adapter::none)
     throw usage_error("--on-stages is for --with recompute, offload and offload-half only");
-  bool const recomputes = result.choice.adapted == adapter::recompute ||
-                          result.choice.adapted == adapter::recompute_first;
+  bool const recomputes = has(adapter::recompute | adapter::recompute_first, result.choice.adapted);
   if (has_option("--recompute-cost") && (!recomputes || from_file))
     throw usage_error("--recompute-cost is for --with recompute and recompute-first only, and not "
                       "for costs of a file");
@@ -169,7 +168,7 @@ void check(command& result, read_words const& read) {
       throw usage_error(std::string(schedule.name) + " does not have the option --pair-cost");
   }
   check_tokens(result);
-  if (result.tokens && !result.cost_given) {
+  if (result.tokens && !has_option("--cost")) {
     // The times that the work itself has, for a forward pass of 1.
     double const ratio = result.attention_ratio.value();
     result.cost.backward_input = (1 + 2.5 * ratio) / (1 + ratio);

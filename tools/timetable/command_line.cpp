@@ -148,16 +148,14 @@ constexpr verbs printed = verbs::timetable | verbs::csv | verbs::search;
 
 //! In the order of --help.
 constexpr option_reader<command> all_options[] = {
-  {"--devices P", sized, "devices of the pipeline", extent<&schedule_choice::devices>},
-  {"--microbatches M", sized, "microbatches of one step", extent<&schedule_choice::microbatches>},
-  {"--cost F,I,W[,COMM]|FILE",
-   sized | verbs::csv,
+  {{"--devices P", sized}, "devices of the pipeline", extent<&schedule_choice::devices>},
+  {{"--microbatches M", sized}, "microbatches of one step", extent<&schedule_choice::microbatches>},
+  {{"--cost F,I,W[,COMM]|FILE", sized | verbs::csv},
    "times of one forward, one backward for the input and one for the weights of one stage (of one "
    "chunk where there are chunks), and of one message; a fused backward takes I + W; default "
    "1,1,1,0. Or a file of times that were measured, of every stage and chunk: see "
    "docs/how_to/measure_and_plan_again.md",
    [](command& c, std::string_view option, std::string_view word) {
-     c.cost_given = true;
      if (names_cost_file(word)) {
        c.cost_file = std::string(word);
        c.measured = read_cost_file(option, word);
@@ -172,24 +170,21 @@ constexpr option_reader<command> all_options[] = {
      if (to.forward + to.backward_input + to.backward_weight <= 0)
        throw usage_error(std::string(option) + ": at least one of F, I and W must be above 0");
    }},
-  {"--layout LAYOUT",
-   named | verbs::csv | verbs::search,
+  {{"--layout LAYOUT", named | verbs::csv | verbs::search},
    "the parts of every stage as Megatron-LM writes them, Et*3|(tt|)*29,m|L: --cost has the times "
    "of a layer t; only pipelines with as many stages",
    [](command& c, std::string_view option, std::string_view word) {
      c.layout.text = std::string(word);
      c.layout.stages = read_stages(option, word);
    }},
-  {"--parts E,m,L",
-   named | verbs::csv | verbs::search,
+  {{"--parts E,m,L", named | verbs::csv | verbs::search},
    "of --layout: times of an embedding, of a module for further tokens and of an output layer, in "
    "those of a layer; default 0,1,1",
    [](command& c, std::string_view option, std::string_view word) {
      stage_layout& to = c.layout;
      read_times(option, word, "3 numbers, E,m,L", 3, {&to.embedding, &to.module, &to.output});
    }},
-  {"--format FORMAT",
-   sized | verbs::csv,
+  {{"--format FORMAT", sized | verbs::csv},
    "text (default), csv (one line per pass), json, svg, html (a page to zoom into, with sliders "
    "for the times), trace (for ui.perfetto.dev and chrome://tracing), pytorch or pytorch-comms (a "
    "FILE without and with messages), calls (of CUDA and NCCL), or memory (slots and where they "
@@ -198,37 +193,31 @@ constexpr option_reader<command> all_options[] = {
    set_one_of<formats, &command::format>,
    formats},
   json_option<command>(sized | verbs::csv),
-  {"--output FILE",
-   printed,
+  {{"--output FILE", printed},
    "where it is written, in place of standard output; of what is refused no file is left",
-   [](command& c, std::string_view, std::string_view word) { c.output = std::string(word); }},
-  {"--against NAME",
-   verbs::timetable,
+   set<as_it_is, &command::output>},
+  {{"--against NAME", verbs::timetable},
    "of html: a second schedule below, with the same work",
    set<read_schedule, &command::against>,
    schedule_names},
-  {"--torch VERSION",
-   printed,
+  {{"--torch VERSION", printed},
    "of pytorch-comms: the version that reads the file, 2.10 to 2.15 (default)",
    set_one_of<torch_versions, &command::torch>,
    torch_versions},
-  {"--policy POLICY",
-   printed,
+  {{"--policy POLICY", printed},
    "of calls and memory: pipeline (one communicator), pair (default, one for each pair of "
    "devices), edge (one for each directed edge), or exchange (one, in which shards of a vocabulary "
    "exchange at once)",
    set_one_of<policies, &command::policy>,
    policies},
-  {"--bytes M[,A,W,S,G,T,R]",
-   printed,
+  {{"--bytes M[,A,W,S,G,T,R]", printed},
    "of calls, memory and html: sizes of a message, an activation, what is kept for the weights, "
    "the state of a sequence and its gradient, the gradient of a tied weight, a row of totals",
    [](command& c, std::string_view option, std::string_view word) {
      c.sizes = read_sizes(option, word);
      c.sizes_given = true;
    }},
-  {"--with WHAT",
-   adapting,
+  {{"--with WHAT", adapting},
    "the schedule in an adapter: recompute, recompute-first (only the first stage of every device), "
    "offload, offload-half, offload-chunks (what hides in the passes of the next chunk), "
    "vocabulary-1 or vocabulary-2 (embedding and output layer in a shard per device, one or two "
@@ -238,48 +227,38 @@ constexpr option_reader<command> all_options[] = {
    "and --attention-ratio)",
    set<read_adapter, &command::choice, &schedule_choice::adapted>,
    [](verbs) { return names_in(named_adapter::all()); }},
-  {"--frozen N",
-   verbs::timetable,
+  {{"--frozen N", verbs::timetable},
    "the first N stages have nothing to train: they only go forward",
    extent<&schedule_choice::frozen>},
-  {"--gather T",
-   adapting,
+  {{"--gather T", adapting},
    "of weights in shards or on the host: time of a gather of a stage's weights, or of a load; "
    "default 0",
    time_of<&pp::uniform_cost::gather>},
-  {"--scatter T",
-   adapting,
+  {{"--scatter T", adapting},
    "of the same: time of a scatter of a stage's gradients; default 0",
    time_of<&pp::uniform_cost::scatter>},
-  {"--resident K",
-   adapting,
+  {{"--resident K", adapting},
    "of sharded-weights: the weights of a stage stay while it is among the next K of its device; "
    "default 2",
    extent<&schedule_choice::resident>},
-  {"--prefetch N",
-   adapting,
+  {{"--prefetch N", adapting},
    "of sharded-weights: stages ahead whose weights are gathered; default 1",
    extent<&schedule_choice::prefetch>},
-  {"--recompute-cost T",
-   adapting,
+  {{"--recompute-cost T", adapting},
    "of recompute: time of a recompute; default: as a forward pass",
    time_of<&pp::uniform_cost::recompute>},
-  {"--copy-cost T",
-   adapting,
+  {{"--copy-cost T", adapting},
    "of offload: time of a copy to the host, or back",
    [](command& c, std::string_view option, std::string_view word) {
      c.cost.copy_out = c.cost.copy_in = read_time(option, word);
    }},
-  {"--offloaded-stages K",
-   adapting,
+  {{"--offloaded-stages K", adapting},
    "of offload: only activations of the first K stages of a device",
    extent<&schedule_choice::offloaded_stages>},
-  {"--on-stages S,S-S,...",
-   adapting,
+  {{"--on-stages S,S-S,...", adapting},
    "of recompute, offload and offload-half: only activations of these stages, from 0 on",
    set<read_stage_numbers, &command::choice, &schedule_choice::adapted_stages>},
-  {"--vocabulary-cost E,S,T,G[,BROADCAST,REDUCE]",
-   adapting,
+  {{"--vocabulary-cost E,S,T,G[,BROADCAST,REDUCE]", adapting},
    "times of the passes of shards (default 1 each) and of their exchanges (default: as messages)",
    [](command& c, std::string_view option, std::string_view word) {
      pp::uniform_cost& to = c.cost;
@@ -290,25 +269,17 @@ constexpr option_reader<command> all_options[] = {
        4,
        {&to.embed, &to.logits, &to.logits_gradient, &to.embed_gradient, &to.broadcast, &to.reduce});
    }},
-  {"--limit-seconds N",
-   named,
+  {{"--limit-seconds N", named},
    "give a search up after this time",
    set<read_amount<6>, &command::limit_seconds>},
-  {"--width N",
-   printed,
+  {{"--width N", printed},
    "columns of text; default: those of the terminal, else 100",
-   [](command& c, std::string_view option, std::string_view word) {
-     c.width = read_extent(option, word);
-     if (c.width > 10000)
-       throw usage_error(std::string(option) + " must be at most 10000, not " + quoted(word));
-   }},
-  {"--iterations N",
-   printed,
+   set<count_of<10000>, &command::width>},
+  {{"--iterations N", printed},
    "say how long N iterations take in a row, with a barrier at the optimizer's step and with its "
    "validation in the next iteration",
    set<read_extent<>, &command::iterations>},
-  {"--memory X",
-   verbs::search | verbs::timetable,
+  {{"--memory X", verbs::search | verbs::timetable},
    "of search: what a device may hold, in microbatches of its share of the model; of it and of "
    "schedules with --memory-limit 80GB or 80GB,40GB,..., for all devices or for each, with a file "
    "of costs that has bytes",
@@ -321,97 +292,72 @@ constexpr option_reader<command> all_options[] = {
      for (std::string_view const part : split_at_commas(word))
        c.search.room.push_back(read_gigabytes(option, part) * 1e9);
    }},
-  {"--seconds N",
-   verbs::search,
+  {{"--seconds N", verbs::search},
    "the time it may take; default 10",
    set<read_amount<6>, &command::search, &search_command::seconds>},
-  {"--moves N",
-   verbs::search,
+  {{"--moves N", verbs::search},
    "the changes that it may try, for the same result on any machine",
    set<read_extent<std::int64_t>, &command::search, &search_command::moves>},
-  {"--seed N",
-   verbs::search,
+  {{"--seed N", verbs::search},
    "other numbers give other orders; default 1",
    set<read_seed, &command::search, &search_command::seed>},
-  {"--goal GOAL",
-   verbs::search,
+  {{"--goal GOAL", verbs::search},
    "makespan (default) or span, the papers' denominator",
    [](command& c, std::string_view option, std::string_view word) {
      c.search.goal = one_of(option, word, goals(c.verb)) == "span" ? pp::search_goal::span
                                                                    : pp::search_goal::makespan;
    },
    goals},
-  {"--whole-backward",
-   verbs::search,
+  {{"--whole-backward", verbs::search},
    "backward passes in one piece",
-   [](command& c, std::string_view, std::string_view) { c.search.split_backward = false; }},
-  {"--like NAME",
-   verbs::search,
+   flag<&command::search, &search_command::whole_backward>},
+  {{"--like NAME", verbs::search},
    "only on the placement of this schedule",
    set<read_schedule, &command::search, &search_command::like>,
    schedule_names},
-  {"--chunks C",
-   verbs::timetable | verbs::compare | verbs::search,
+  {{"--chunks C", verbs::timetable | verbs::compare | verbs::search},
    "chunks of a sequence",
    extent<&schedule_choice::chunks>},
-  {"--tokens S",
-   named,
+  {{"--tokens S", named},
    "tokens of a sequence; chunks get equal work, --cost is the mean over them (by default 1 for a "
    "forward pass, and what the work takes for the others), and their lengths are printed",
    set<read_extent<>, &command::tokens>},
-  {"--attention-ratio A",
-   named,
+  {{"--attention-ratio A", named},
    "with --tokens: forward work of attention over that of all else, for S tokens",
-   [](command& c, std::string_view option, std::string_view word) {
-     double const ratio = read_number<double>(option, word, "a number");
-     if (!(ratio >= 0) || ratio > 1e6)
-       throw usage_error(std::string(option) + " must be between 0 and 1e6, not " + quoted(word));
-     c.attention_ratio = ratio;
-   }},
-  {"--even", named, "with --tokens: chunks of equal length instead", flag<&command::even>},
-  {"--stages-per-device V",
-   verbs::timetable | verbs::compare | verbs::search,
+   set<share_of<1'000'000>, &command::attention_ratio>},
+  {{"--even", named}, "with --tokens: chunks of equal length instead", flag<&command::even>},
+  {{"--stages-per-device V", verbs::timetable | verbs::compare | verbs::search},
    "stages of the model on each device",
    extent<&schedule_choice::stages_per_device>},
-  {"--group N", named, "microbatches that travel together", extent<&schedule_choice::group>},
-  {"--forwards N",
-   named,
+  {{"--group N", named}, "microbatches that travel together", extent<&schedule_choice::group>},
+  {{"--forwards N", named},
    "forward passes of a device before its first backward pass, at most",
    extent<&schedule_choice::forwards>},
-  {"--forward-stages N",
-   named,
+  {{"--forward-stages N", named},
    "stages that go forward, in equal shares all layers but the last",
    extent<&schedule_choice::forward_stages>},
-  {"--backward-stages N",
-   named,
+  {{"--backward-stages N", named},
    "stages that go back, of a layer each, whose time --cost is",
    extent<&schedule_choice::backward_stages>},
-  {"--chunk-counts C,C,...",
-   named,
+  {{"--chunk-counts C,C,...", named},
    "chunks of the microbatches in turn; after the last, from the first again",
    set<read_counts, &command::choice, &schedule_choice::chunk_counts>},
-  {"--keep K",
-   named,
+  {{"--keep K", named},
    "chunks of a microbatch whose activations are kept, at most",
    extent<&schedule_choice::keep>},
-  {"--memory-limit X",
-   named,
+  {{"--memory-limit X", named},
    "activations of a device, in microbatches of one stage",
    set<read_amount<9>, &command::choice, &schedule_choice::memory_limit>},
-  {"--eager",
-   named,
+  {{"--eager", named},
    "forward passes as early as possible, to hide messages",
    flag<&command::choice, &schedule_choice::eager>},
-  {"--unfused",
-   named,
+  {{"--unfused", named},
    "overlapped pairs as two passes",
    flag<&command::choice, &schedule_choice::unfused>},
-  {"--pair-cost T",
-   named | verbs::csv,
+  {{"--pair-cost T", named | verbs::csv},
    "time of an overlapped pair; default: the sum of both passes",
    time_of<&pp::uniform_cost::overlapped_pair>},
-  {"--all-reduce T",
-   named | verbs::csv,
+  {{"--all-reduce T", named | verbs::csv},
    "how long a forward pass or backward_input that runs by itself waits for its tensor parallel "
    "group; hidden in a pair and in a whole backward",
    time_of<&pp::uniform_cost::all_reduce>},

@@ -18,8 +18,8 @@ struct search_command {
   std::int64_t moves = 0; //!< the most; 0 for as many as the seconds allow
   std::uint64_t seed = 1;
   pp::search_goal goal = pp::search_goal::makespan;
-  bool split_backward = true;
-  std::string like; //!< the schedule on whose placement to search; empty for all
+  bool whole_backward = false; //!< none is split
+  std::string like;            //!< the schedule on whose placement to search; empty for all
 };
 
 //! The parts of stages, and what they take.
@@ -38,7 +38,6 @@ struct command {
   schedule_choice choice;
   std::string file; //!< where the schedule "csv" comes from
   pp::uniform_cost cost;
-  bool cost_given = false;
   std::string cost_file; //!< where `measured` is from
   stage_layout layout;
   //! Of --cost FILE or of --layout. `cost` is then the mean of a device's share of the model.

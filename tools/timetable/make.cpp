@@ -121,6 +121,23 @@ make_named(command const& asked, schedule_choice const& choice, pp::uniform_cost
   return made;
 }
 
+//! Within the bytes of devices.
+made_table make_within(command const& asked) {
+  schedule_choice choice = asked.choice;
+  choice.memory_limit = choice.devices; // for its extents, which no limit changes
+  pp::shape const extents = arrange(choice);
+  choice.memory_limit.reset();
+  give_room(asked, extents, choice);
+  made_table made = make_named(asked, choice, asked.cost);
+  std::vector<double> const held = pp::device_bytes(made.table, choice.memory);
+  for (std::size_t device = 0; device < held.size(); ++device)
+    if (held[device] > choice.room[device])
+      throw usage_error("--memory: device " + std::to_string(device) + " would hold " +
+                        rounded(held[device] / 1e9, 3) + " GB, and has " +
+                        rounded(choice.room[device] / 1e9, 3) + " GB");
+  return made;
+}
+
 } // namespace
 
 void check_size(pp::shape const& extents, std::string const& format) {
@@ -246,27 +263,6 @@ schedule_choice choice_for(schedule_choice const& choice, std::string const& nam
   result.unfused = choice.unfused && has(takes, option::unfused);
   return result;
 }
-
-namespace {
-
-//! Within the bytes of devices.
-made_table make_within(command const& asked) {
-  schedule_choice choice = asked.choice;
-  choice.memory_limit = choice.devices; // for its extents, which no limit changes
-  pp::shape const extents = arrange(choice);
-  choice.memory_limit.reset();
-  give_room(asked, extents, choice);
-  made_table made = make_named(asked, choice, asked.cost);
-  std::vector<double> const held = pp::device_bytes(made.table, choice.memory);
-  for (std::size_t device = 0; device < held.size(); ++device)
-    if (held[device] > choice.room[device])
-      throw usage_error("--memory: device " + std::to_string(device) + " would hold " +
-                        rounded(held[device] / 1e9, 3) + " GB, and has " +
-                        rounded(choice.room[device] / 1e9, 3) + " GB");
-  return made;
-}
-
-} // namespace
 
 made_table make_like(command const& asked, std::string const& name, pp::uniform_cost const& work) {
   schedule_choice const choice = choice_for(asked.choice, name);

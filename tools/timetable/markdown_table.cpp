@@ -85,9 +85,7 @@ std::string aligned(std::vector<table_line> const& rows, std::size_t left) {
 }
 
 figure_cell figure(double value) {
-  std::string text;
-  pp::append(text, value);
-  return {text, text};
+  return {text_of(value), text_of(value)};
 }
 
 figure_cell figure(double value, std::string shown) {

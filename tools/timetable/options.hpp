@@ -54,11 +54,16 @@ struct usage_error : std::runtime_error {
 //! Words that a user may write in a place.
 using word_list = std::vector<std::string_view>;
 
+//! An option, and the verbs that have it.
+struct option_name {
+  std::string_view spelling; //!< as --help shows it: "--devices P", "--all"
+  verbs of;
+};
+
 //! An option that is read into a Command.
 template <class Command>
 struct option_reader {
-  std::string_view spelling; //!< as --help shows it: "--devices P", "--all"
-  verbs of;
+  option_name what;
   std::string_view help;
   void (*read)(Command&, std::string_view option, std::string_view word);
   word_list (*among)(verbs) = nullptr; //!< the values, where they can be listed
@@ -66,7 +71,7 @@ struct option_reader {
 
 //! An option as users see it.
 struct offered_option {
-  std::string_view spelling; //!< see `option_reader`
+  std::string_view spelling; //!< see `option_name`
   std::string_view help;
   word_list among; //!< the values, where they can be listed
 };
@@ -86,9 +91,14 @@ template <class Command>
                                                   verbs one) {
   std::vector<offered_option> result;
   for (option_reader<Command> const& each : all)
-    if (has(each.of, one))
-      result.push_back({each.spelling, each.help, each.among ? each.among(one) : word_list{}});
+    if (has(each.what.of, one))
+      result.push_back({each.what.spelling, each.help, each.among ? each.among(one) : word_list{}});
   return result;
+}
+
+//! A word as it is.
+[[nodiscard]] inline std::string as_it_is(std::string_view, std::string_view word) {
+  return std::string(word);
 }
 
 //! Reads a word by `Read` into a member of a command, or into a member of that, and so on.
@@ -111,6 +121,28 @@ template <class Number>
   return whole ? std::optional(value) : std::nullopt;
 }
 
+//! A whole number from 1 to `Most`.
+//! @throws usage_error
+template <int Most = (1 << 20)>
+[[nodiscard]] int count_of(std::string_view option, std::string_view word) {
+  std::optional<int> const value = number_in<int>(word);
+  if (!value || *value < 1 || *value > Most)
+    throw usage_error(std::string(option) + " wants a whole number from 1 to " +
+                      std::to_string(Most) + ", not " + quoted(word));
+  return *value;
+}
+
+//! A number from 0 to `Most`.
+//! @throws usage_error
+template <int Most>
+[[nodiscard]] double share_of(std::string_view option, std::string_view word) {
+  std::optional<double> const value = number_in<double>(word);
+  if (!value || !(*value >= 0) || *value > Most)
+    throw usage_error(std::string(option) + " wants a number between 0 and " +
+                      std::to_string(Most) + ", not " + quoted(word));
+  return *value;
+}
+
 //! An amount of memory in gigabytes: 80GB, 80GiB, 500MB or 2TB; a number alone is one of them.
 //! @throws usage_error
 [[nodiscard]] double read_gigabytes(std::string_view option, std::string_view word);
@@ -121,8 +153,7 @@ template <class Number>
 //! `--json`, the short form of `--format json`.
 template <class Command>
 [[nodiscard]] constexpr option_reader<Command> json_option(verbs of) {
-  return {"--json",
-          of,
+  return {{"--json", of},
           "the same as --format json",
           [](Command& c, std::string_view, std::string_view) { c.format = "json"; }};
 }
@@ -186,31 +217,33 @@ template <class Command>
     }
     std::size_t const equals = word.find('=');
     std::string_view const name = word.substr(0, equals);
-    auto const found = std::find_if(
-      all.begin(), all.end(), [name](auto const& each) { return name_in(each.spelling) == name; });
+    auto const found = std::find_if(all.begin(), all.end(), [name](auto const& each) {
+      return name_in(each.what.spelling) == name;
+    });
     if (found == all.end()) {
       std::vector<std::string_view> names;
       for (option_reader<Command> const& each : all)
-        if (has(each.of, one))
-          names.push_back(name_in(each.spelling));
+        if (has(each.what.of, one))
+          names.push_back(name_in(each.what.spelling));
       throw usage_error(no_option(one, name, names));
     }
-    if (!has(found->of, one))
-      throw usage_error(not_of(one, found->of, name));
+    auto const [spelling, owners] = found->what;
+    if (!has(owners, one))
+      throw usage_error(not_of(one, owners, name));
     if (result.has(name))
       throw usage_error(std::string(name) + " stands twice");
-    result.given.push_back(name_in(found->spelling));
+    result.given.push_back(name_in(spelling));
     std::string_view value;
     if (equals != std::string_view::npos) {
-      if (!takes_value(found->spelling))
+      if (!takes_value(spelling))
         throw usage_error(std::string(name) + " takes no value");
       value = word.substr(equals + 1);
-    } else if (takes_value(found->spelling)) {
+    } else if (takes_value(spelling)) {
       if (i + 1 == words.size() || std::string_view(words[i + 1]).substr(0, 2) == "--")
         throw usage_error(std::string(name) + " needs a value");
       value = words[++i];
     }
-    found->read(into, name_in(found->spelling), value);
+    found->read(into, name_in(spelling), value);
   }
   if (result.has("--json") && result.has("--format"))
     throw usage_error("--json is --format json; leave one of them out");

@@ -119,9 +119,7 @@ verb const* find_verb(std::string_view word) {
 }
 
 std::string usage_of(verb const& one) {
-  std::string text = "timetable ";
-  pp::append(text, one.word(), one.word().empty() ? "" : " ", one.wants, "\n");
-  return text;
+  return text_of("timetable ", one.word(), one.word().empty() ? "" : " ", one.wants, "\n");
 }
 
 std::string options_of(verb const& one) {
@@ -172,10 +170,8 @@ std::string help_about(std::span<char const* const> words) {
 }
 
 std::string version() {
-  std::string text;
-  pp::append(text, "timetable of pipelining ", PIPELINING_VERSION_MAJOR, ".");
-  pp::append(text, PIPELINING_VERSION_MINOR, ".", PIPELINING_VERSION_PATCH, "\n");
-  return text;
+  return text_of("timetable of pipelining ", PIPELINING_VERSION_MAJOR, ".") +
+         text_of(PIPELINING_VERSION_MINOR, ".", PIPELINING_VERSION_PATCH, "\n");
 }
 
 void follow(std::span<char const* const> words) {

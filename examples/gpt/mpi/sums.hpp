@@ -35,7 +35,7 @@ struct patient_wait {
   //! Waits for MPI, but not for somebody who is gone.
   //! @throws std::runtime_error with what goes on after "rank 2"
   void operator()(MPI_Request& request) const {
-    pp::detail::countdown<> left(deadline);
+    pp::detail::countdown<pp::detail::polling_clock> left(deadline);
     for (int done = 0;;) {
       if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS)
         throw std::runtime_error(std::string("cannot reach ") + whom + " by MPI");

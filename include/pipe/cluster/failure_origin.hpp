@@ -32,6 +32,15 @@ enum class failure_cause : char {
   ended = 'e'     //!< nothing: it has ended well, and waits for nobody
 };
 
+//! The rank that the reason of a failure names first, or nothing.
+[[nodiscard]] inline int rank_named_in(std::string_view reason) {
+  constexpr std::string_view word = "rank ";
+  int rank = -1;
+  if (std::size_t const found = reason.find(word); found != std::string_view::npos)
+    (void)std::from_chars(reason.data() + found + word.size(), reason.data() + reason.size(), rank);
+  return rank;
+}
+
 //! The place of a rank when it stopped, as it tells the others.
 struct rank_standing {
   std::string text{};           //!< behind the name of the rank: "has not ended item 3 of 12: ..."

@@ -9,6 +9,7 @@
 #include <pipe/cluster/store_protocol.hpp>
 #include <pipe/cluster/store_server.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/polling.hpp>
 
 #include <cerrno>
 #include <chrono>

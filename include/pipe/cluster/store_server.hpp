@@ -6,6 +6,7 @@
 
 #include <pipe/cluster/store_protocol.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/polling.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -11,7 +11,6 @@
 #include <pipe/cluster/safetensors.hpp>
 #include <pipe/cluster/socket.hpp>
 #include <pipe/cluster/store.hpp>
-#include <pipe/cluster/tensor_box.hpp>
 #include <pipe/cluster/tensor_index.hpp>
 
 #include <algorithm>

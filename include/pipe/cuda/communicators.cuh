@@ -12,6 +12,7 @@
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/polling.hpp>
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>

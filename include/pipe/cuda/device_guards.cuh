@@ -7,7 +7,6 @@
 
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>

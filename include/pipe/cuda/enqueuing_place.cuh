@@ -7,7 +7,6 @@
 
 #include <pipe/cuda/error.cuh>
 #include <pipe/flow/shape.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 

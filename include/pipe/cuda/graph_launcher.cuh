@@ -7,7 +7,9 @@
 
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/handles.cuh>
+#include <pipe/plan/plan.hpp>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/polling.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -15,9 +17,21 @@
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <utility>
 
 namespace pipelining::inline v0_3::cuda::detail {
+
+//! Refuses plans that decide on the host, in the middle of an iteration, whether it goes on:
+//! for runners that launch an iteration as a whole.
+//! @throws std::invalid_argument
+inline void refuse_validation(plan_view const& work) {
+  if (work.validation != step_validation::at_once)
+    throw std::invalid_argument(
+      "run: a CUDA graph is launched as a whole, and cannot ask the host in the middle of an "
+      "iteration whether the optimizer's step of the one before was right; run without a graph, or "
+      "lower the plan with step_validation::at_once");
+}
 
 //! A thread that launches graphs, one at a time, for a runner that waits with a deadline.
 //!

@@ -12,6 +12,7 @@
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/store.hpp>
+#include <pipe/cuda/graph_launcher.cuh>
 #include <pipe/cuda/handles.cuh>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/nccl_machine.cuh>
@@ -19,9 +20,9 @@
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/between_steps.hpp>
-#include <pipe/run/clock.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/error.hpp>
+#include <pipe/run/polling.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -279,7 +280,7 @@ private:
   void check_plan(plan const& work) const {
     detail::rooms::check_stages(work.view(), stages_, rank_);
     if (options_.graph)
-      detail::rooms::refuse_validation(work.view());
+      detail::refuse_validation(work.view());
   }
 
   //! Compares a plan with that of rank 0; before the first one, the text of the run.

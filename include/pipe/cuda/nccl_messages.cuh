@@ -14,7 +14,6 @@
 #include <pipe/cuda/rank_wait.cuh>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <cuda_runtime_api.h>

@@ -13,7 +13,6 @@
 #include <pipe/cuda/nccl_messages.cuh>
 #include <pipe/cuda/nccl_options.cuh>
 #include <pipe/cuda/shared_device.cuh>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 

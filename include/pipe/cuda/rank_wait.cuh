@@ -7,6 +7,7 @@
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cuda/error.cuh>
 #include <pipe/run/clock.hpp>
+#include <pipe/run/polling.hpp>
 
 #include <algorithm>
 #include <chrono>

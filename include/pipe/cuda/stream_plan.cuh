@@ -11,10 +11,9 @@
 #include <pipe/cuda/shared_device.cuh>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/connection_rounds.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/prove/drain.hpp>
+#include <pipe/plan/prove/messages.hpp>
 
 #include <cuda_runtime_api.h>
 
@@ -140,7 +139,7 @@ private:
   }
 
   [[nodiscard]] meeting& at(item const& step) {
-    return meetings_[static_cast<std::size_t>(rooms::message_index(work_, step))];
+    return meetings_[static_cast<std::size_t>(rooms::message_numbers(work_).of(step))];
   }
   [[nodiscard]] end& end_of(item const& step) {
     return step.what == operation::send ? at(step).sender : at(step).receiver;

@@ -18,6 +18,7 @@
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/polling.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -301,7 +302,7 @@ private:
   void check_plan(plan const& work) const {
     detail::rooms::check_stages(work.view(), stages_);
     if (options_.graph)
-      detail::rooms::refuse_validation(work.view());
+      detail::refuse_validation(work.view());
   }
 
   plan_number put(plan work, std::size_t at) {

@@ -7,7 +7,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/resolve.hpp>
-#include <pipe/flow/slot_class.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -19,6 +18,12 @@
 namespace pipelining::inline v0_3 {
 
 namespace detail {
+
+//! A kind under its number.
+struct numbered_kind {
+  pass_kind number;  //!< its number in the flow
+  kind_of_pass kind; //!< what it is and does
+};
 
 [[nodiscard]] constexpr bool is_pool(std::uint8_t number) noexcept {
   auto const of = static_cast<slot_class>(number);

@@ -250,6 +250,18 @@ is_wanted(pipeline_view const& over, pass_kind kind, int stage) noexcept {
       return true;
   return false;
 }
+//! True for a pass that a device may run before it knows whether the step of the optimizer
+//! was right: a forward pass of its lowest stage, which needs nothing of this iteration but such
+//! passes, and can run again.
+[[nodiscard]] constexpr bool
+may_run_again(pipeline_view const& over, int device, pass const& what) noexcept {
+  if ((*over.declared)[what.kind].calls != stage_call::forward)
+    return false;
+  for (int stage = 0; stage < what.stage; ++stage)
+    if (device_of(over, stage) == device)
+      return false;
+  return true;
+}
 //! Where a pass of a graph stands: `has_before` + `has_after`. By themselves, as
 //! `neighbours_across`.
 [[nodiscard, gnu::noinline]] constexpr int position_across(pipeline_view const& over,

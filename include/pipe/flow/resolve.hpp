@@ -7,7 +7,6 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -78,12 +77,6 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
   }
   return uses && (reached & made) == 0;
 }
-
-//! A kind under its number.
-struct numbered_kind {
-  pass_kind number;  //!< its number in the flow
-  kind_of_pass kind; //!< what it is and does
-};
 
 //! The reads of a kind, before implied ones are left out.
 struct kind_reads {
@@ -438,18 +431,10 @@ private:
   flow_set makers_[flow::most_data]{}; // by datum
 };
 
-//! The flow of data and of kinds under their numbers, which are known to keep the rules.
-[[nodiscard]] constexpr flow resolved(std::initializer_list<datum> data,
-                                      std::initializer_list<numbered_kind> kinds) {
-  flow result;
-  for (datum const& one : data)
-    result.data[result.data_count++] = one;
-  for (numbered_kind const& one : kinds) {
-    result.kinds[index_of(one.number)] = one.kind;
-    result.kind_count = std::max(result.kind_count, index_of(one.number) + 1);
-  }
-  flow_resolution(result).run([](auto const*...) {});
-  return result;
+//! A flow whose data and kinds are in place, and are known to keep the rules.
+[[nodiscard]] constexpr flow resolved(flow of) {
+  flow_resolution(of).run([](auto const*...) {});
+  return of;
 }
 
 } // namespace pipelining::inline v0_3::detail

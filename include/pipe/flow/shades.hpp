@@ -77,7 +77,7 @@ inline constexpr kind_in_pictures pictures_of_training[] = {
   {"scatter gradients", yellow},
   {"weights that stay", yellow},
 };
-static_assert(std::size(pictures_of_training) == std::size(names_of_training));
+static_assert(std::size(pictures_of_training) == kinds_of_training.kind_count);
 
 //! Kinds of one's own look like those of training that have their role.
 [[nodiscard]] constexpr colour colour_of(role is) noexcept {
@@ -92,6 +92,14 @@ static_assert(std::size(pictures_of_training) == std::size(names_of_training));
   case role::mark: return grey;
   }
   return {};
+}
+
+//! The number of a kind of training with the word of another kind; negative where there is none.
+[[nodiscard]] constexpr int number_in_training(kind_of_pass const& kind) noexcept {
+  for (int number = 0; number < kinds_of_training.kind_count; ++number)
+    if (kinds_of_training.kinds[number].word == kind.word)
+      return number;
+  return -1;
 }
 
 //! The plain colour of a kind: that people with any common colour blindness tell apart.

@@ -8,69 +8,13 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/resolve.hpp>
-#include <pipe/flow/slot_class.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
-#include <iterator>
-#include <string_view>
 
 namespace pipelining::inline v0_3 {
 namespace detail {
-
-struct kind_name {
-  char letter;
-  char const* word;
-};
-//! The letters and words of the kinds of training, by number.
-inline constexpr kind_name names_of_training[] = {
-  {'F', "forward"},
-  {'B', "backward"},
-  {'I', "backward_input"},
-  {'W', "backward_weight"},
-  {'K', "checkpointed_forward"},
-  {'R', "recompute"},
-  {'H', "offloaded_forward"},
-  {'O', "copy_out"},
-  {'L', "copy_in"},
-  {'Q', "copy_request"},
-  {'E', "embed"},
-  {'S', "logits"},
-  {'T', "logits_gradient"},
-  {'G', "embed_gradient"},
-  {'N', "request_weights"},
-  {'A', "gather_weights"},
-  {'U', "use_weights"},
-  {'X', "release_weights"},
-  {'P', "request_weights_again"},
-  {'J', "gather_weights_again"},
-  {'V', "use_weights_again"},
-  {'Y', "release_weights_again"},
-  {'C', "collect_gradients"},
-  {'D', "request_scatter"},
-  {'Z', "scatter_gradients"},
-  {'M', "keep_weights"},
-};
-
-} // namespace detail
-
-//! @brief A kind with its effects, and the letter and the word of a kind of training.
-[[nodiscard]] constexpr kind_of_pass
-declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
-  detail::kind_name const& name = detail::names_of_training[detail::index_of(named)];
-  return declare_kind(name.letter, flow_word::of(name.word), on, calls, effects);
-}
-
-namespace detail {
-
-//! The number of a kind of training with the word of another kind; negative where there is none.
-[[nodiscard]] constexpr int number_in_training(kind_of_pass const& kind) noexcept {
-  std::string_view const word = kind.word.c_str();
-  for (int number = 0; number < static_cast<int>(std::size(names_of_training)); ++number)
-    if (word == names_of_training[number].word)
-      return number;
-  return -1;
-}
 
 //! The data of the flows of training, numbered.
 enum training_datum : std::uint8_t {
@@ -95,48 +39,37 @@ enum vocabulary_datum : std::uint8_t { shard_logits = their_gradients + 1, shard
   return static_cast<std::uint8_t>(of);
 }
 
-inline constexpr datum output_datum{"output",
-                                    pool(slot_class::output),
-                                    pool(slot_class::received_input),
-                                    residence::device,
-                                    datum::per::unit,
-                                    true};
-inline constexpr datum gradient_datum{"input_gradient",
-                                      pool(slot_class::input_gradient),
-                                      pool(slot_class::received_gradient),
-                                      residence::device,
-                                      datum::per::reader,
-                                      true};
-inline constexpr datum weight_gradient_datum{
-  "weight_gradient", 0, 0, residence::nowhere, datum::per::unit, true};
-inline constexpr datum activation_datum{"activation",
-                                        pool(slot_class::activation),
-                                        pool(slot_class::activation),
-                                        residence::device,
-                                        datum::per::unit,
-                                        true};
-inline constexpr datum weight_input_datum{
-  "weight_input", pool(slot_class::weight_input), pool(slot_class::weight_input)};
-inline constexpr datum sequence_datum{"sequence",
-                                      pool(slot_class::sequence),
-                                      pool(slot_class::sequence),
-                                      residence::device,
-                                      datum::per::microbatch,
-                                      false,
-                                      true};
-inline constexpr datum sequence_gradient_datum{"sequence_gradient",
-                                               pool(slot_class::sequence_gradient),
-                                               pool(slot_class::sequence_gradient),
-                                               residence::device,
-                                               datum::per::microbatch,
-                                               false,
-                                               true};
+//! The data that all flows of training have, and none of their kinds.
+inline constexpr flow data_of_training = [] {
+  using enum slot_class;
+  flow result;
+  auto const add = [&](flow_word const& word, slot_class made_in, slot_class arrives_in) {
+    result.data[result.data_count++] = {word, pool(made_in), pool(arrives_in)};
+  };
+  add("output", output, received_input);
+  add("input_gradient", input_gradient, received_gradient);
+  add("weight_gradient", activation, activation);
+  add("activation", activation, activation);
+  add("weight_input", weight_input, weight_input);
+  add("sequence", sequence, sequence);
+  add("sequence_gradient", sequence_gradient, sequence_gradient);
+  for (int const of : {made_output, made_gradient, weight_gradient, kept_activation})
+    result.data[of].wanted = true;
+  result.data[made_gradient].instance = datum::per::reader;
+  result.data[weight_gradient].lives = residence::nowhere;
+  for (int const of : {keys_and_values, their_gradients}) {
+    result.data[of].instance = datum::per::microbatch;
+    result.data[of].only_chunked = true;
+  }
+  return result;
+}();
 
 //! A datum that takes the slots of another.
-[[nodiscard]] constexpr datum in_pool_of(datum other, flow_word const& word) noexcept {
-  other.word = word;
-  other.wanted = false;
-  return other;
+[[nodiscard]] constexpr datum in_pool_of(training_datum of, flow_word const& word) noexcept {
+  datum result = data_of_training.data[of];
+  result.word = word;
+  result.wanted = false;
+  return result;
 }
 
 inline constexpr effect reads_input{does::reads, made_output, of_stage::before};
@@ -146,155 +79,78 @@ inline constexpr effect reads_gradient{does::reads, made_gradient, of_stage::aft
 inline constexpr effect extends_gradients{
   does::adds_to, their_gradients, of_stage::own, effect::chunk_order::descending};
 
-inline constexpr kind_of_pass forward_kind = declare_kind(
-  pass_kind::forward,
-  engine::compute,
-  stage_call::forward,
-  {reads_input, {does::makes, kept_activation}, extends_sequence, {does::makes, made_output}});
-inline constexpr kind_of_pass backward_kind = declare_kind(pass_kind::backward,
-                                                           engine::compute,
-                                                           stage_call::backward,
-                                                           {reads_gradient,
-                                                            {does::frees, kept_activation},
-                                                            {does::frees, keys_and_values},
-                                                            extends_gradients,
-                                                            {does::frees, their_gradients},
-                                                            {does::makes, made_gradient},
-                                                            {does::makes, weight_gradient}});
-inline constexpr kind_of_pass backward_input_kind = declare_kind(pass_kind::backward_input,
-                                                                 engine::compute,
-                                                                 stage_call::backward_input,
-                                                                 {reads_gradient,
-                                                                  {does::reads, kept_activation},
-                                                                  {does::frees, keys_and_values},
-                                                                  extends_gradients,
-                                                                  {does::frees, their_gradients},
-                                                                  {does::makes, kept_for_weights},
-                                                                  {does::makes, made_gradient}});
-inline constexpr kind_of_pass backward_weight_kind = declare_kind(pass_kind::backward_weight,
-                                                                  engine::compute,
-                                                                  stage_call::backward_weight,
-                                                                  {{does::frees, kept_activation},
-                                                                   {does::frees, kept_for_weights},
-                                                                   {does::makes, weight_gradient}});
-inline constexpr kind_of_pass checkpointed_forward_kind =
-  declare_kind(pass_kind::checkpointed_forward,
-               engine::compute,
-               stage_call::forward,
-               {reads_input,
-                {does::makes, working_activation},
-                {does::frees, working_activation},
-                extends_sequence,
-                {does::makes, made_output}});
-inline constexpr kind_of_pass recompute_kind = declare_kind(pass_kind::recompute,
-                                                            engine::compute,
-                                                            stage_call::recompute,
-                                                            {reads_input,
-                                                             {does::makes, kept_activation},
-                                                             {does::reads, keys_and_values},
-                                                             {does::makes, repeated_output},
-                                                             {does::frees, repeated_output}});
-inline constexpr kind_of_pass offloaded_forward_kind = declare_kind(
-  pass_kind::offloaded_forward,
-  engine::compute,
-  stage_call::forward,
-  {reads_input, {does::makes, leaving_activation}, extends_sequence, {does::makes, made_output}});
-inline constexpr kind_of_pass copy_out_kind =
-  declare_kind(pass_kind::copy_out,
-               engine::copy_out,
-               stage_call::copy,
-               {{does::frees, leaving_activation}, {does::makes, activation_on_host}});
-inline constexpr kind_of_pass copy_in_kind = declare_kind(pass_kind::copy_in,
-                                                          engine::copy_in,
-                                                          stage_call::copy,
-                                                          {{does::frees, activation_on_host},
-                                                           {does::reads, request_to_copy},
-                                                           {does::makes, kept_activation}});
-inline constexpr kind_of_pass copy_request_kind =
-  declare_kind(pass_kind::copy_request,
-               engine::compute,
-               stage_call::copy,
-               {{does::reads, activation_on_host}, {does::makes, request_to_copy}});
+inline constexpr effect makes_activation{does::makes, kept_activation};
+inline constexpr effect makes_output{does::makes, made_output};
+inline constexpr effect makes_gradient{does::makes, made_gradient};
+inline constexpr effect makes_weight_gradient{does::makes, weight_gradient};
 
-[[nodiscard]] constexpr kind_of_pass in_groups(kind_of_pass kind) noexcept {
-  kind.in_groups = true;
-  return kind;
-}
-//! A kind that does for a backward pass what another one has done for the forward pass.
-[[nodiscard]] constexpr kind_of_pass
-done_again(pass_kind named, engine on, stage_call calls) noexcept {
-  return declare_kind(named, on, calls, {}).with_role(role::again);
-}
-inline constexpr effect reads_statistics{does::reads, shard_statistics, of_stage::group};
-inline constexpr kind_of_pass embed_kind = in_groups(declare_kind(
-  pass_kind::embed, engine::compute, stage_call::forward, {{does::makes, made_output}}));
-inline constexpr kind_of_pass embed_gradient_kind = in_groups(
-  declare_kind(pass_kind::embed_gradient,
-               engine::compute,
-               stage_call::backward,
-               {reads_gradient, {does::makes, made_gradient}, {does::makes, weight_gradient}}));
-//! With one barrier the gradient of the input comes before the statistics are exchanged.
-[[nodiscard]] constexpr kind_of_pass logits_kind(int barriers) noexcept {
-  kind_of_pass kind = declare_kind(pass_kind::logits,
-                                   engine::compute,
-                                   stage_call::forward,
-                                   {reads_input,
-                                    {does::makes, shard_logits},
-                                    {does::makes, shard_statistics},
-                                    {does::makes, made_output}});
-  if (barriers == 1)
-    kind.effects[kind.effect_count++] = {does::makes, made_gradient};
-  return in_groups(kind);
-}
-[[nodiscard]] constexpr kind_of_pass logits_gradient_kind(int barriers) noexcept {
-  kind_of_pass kind =
-    declare_kind(pass_kind::logits_gradient,
-                 engine::compute,
-                 barriers == 1 ? stage_call::backward_weight : stage_call::backward,
-                 {reads_statistics, {does::frees, shard_logits}, {does::makes, weight_gradient}});
-  if (barriers == 2)
-    kind.effects[kind.effect_count++] = {does::makes, made_gradient};
-  return in_groups(kind);
-}
-
-//! Kinds that move weights in shards, by number from `request_weights` on, without effects, which
-//! differ from flow to flow.
-inline constexpr kind_of_pass kinds_of_weights[] = {
-  declare_kind(pass_kind::request_weights, engine::compute, stage_call::copy, {}),
-  declare_kind(pass_kind::gather_weights, engine::network, stage_call::gather_weights, {}),
-  declare_kind(pass_kind::use_weights, engine::compute, stage_call::use_weights, {}),
-  declare_kind(pass_kind::release_weights, engine::compute, stage_call::copy, {}),
-  done_again(pass_kind::request_weights_again, engine::compute, stage_call::copy),
-  done_again(pass_kind::gather_weights_again, engine::network, stage_call::gather_weights),
-  done_again(pass_kind::use_weights_again, engine::compute, stage_call::use_weights),
-  done_again(pass_kind::release_weights_again, engine::compute, stage_call::copy),
-  declare_kind(pass_kind::collect_gradients, engine::compute, stage_call::collect_gradients, {}),
-  declare_kind(pass_kind::request_scatter, engine::compute, stage_call::copy, {}),
-  declare_kind(pass_kind::scatter_gradients, engine::network, stage_call::scatter_gradients, {}),
-  declare_kind(pass_kind::keep_weights, engine::compute, stage_call::copy, {})};
-
-//! The kinds of all flows of training, and none of their data.
+//! The kinds of all flows of training by number, and none of their data. Those of weights in shards
+//! have no effects here, which differ from flow to flow; those of a vocabulary have two barriers.
 inline constexpr flow kinds_of_training = [] {
+  using enum engine;
+  using enum stage_call;
+  using enum does;
   flow result;
-  for (kind_of_pass const& kind : {forward_kind,
-                                   backward_kind,
-                                   backward_input_kind,
-                                   backward_weight_kind,
-                                   checkpointed_forward_kind,
-                                   recompute_kind,
-                                   offloaded_forward_kind,
-                                   copy_out_kind,
-                                   copy_in_kind,
-                                   copy_request_kind,
-                                   embed_kind,
-                                   logits_kind(2),
-                                   logits_gradient_kind(2),
-                                   embed_gradient_kind})
-    result.kinds[result.kind_count++] = kind;
-  for (kind_of_pass const& kind : kinds_of_weights)
-    result.kinds[result.kind_count++] = kind;
+  auto const add = [&](char letter, flow_word const& word, engine on, stage_call calls) {
+    result.kinds[result.kind_count++] = declare_kind(letter, word, on, calls, {});
+  };
+  auto const with = [&](std::initializer_list<effect> effects) { // of the kind before
+    kind_of_pass& kind = result.kinds[result.kind_count - 1];
+    for (effect const& one : effects)
+      kind.effects[kind.effect_count++] = one;
+  };
+  add('F', "forward", compute, forward);
+  with({reads_input, makes_activation, extends_sequence, makes_output});
+  add('B', "backward", compute, backward);
+  with({reads_gradient, {frees, kept_activation}, {frees, keys_and_values}, extends_gradients});
+  with({{frees, their_gradients}, makes_gradient, makes_weight_gradient});
+  add('I', "backward_input", compute, backward_input);
+  with({reads_gradient, {reads, kept_activation}, {frees, keys_and_values}, extends_gradients});
+  with({{frees, their_gradients}, {makes, kept_for_weights}, makes_gradient});
+  add('W', "backward_weight", compute, backward_weight);
+  with({{frees, kept_activation}, {frees, kept_for_weights}, makes_weight_gradient});
+  add('K', "checkpointed_forward", compute, forward);
+  with({reads_input, {makes, working_activation}, {frees, working_activation}, extends_sequence});
+  with({makes_output});
+  add('R', "recompute", compute, recompute);
+  with({reads_input, makes_activation, {reads, keys_and_values}});
+  with({{makes, repeated_output}, {frees, repeated_output}});
+  add('H', "offloaded_forward", compute, forward);
+  with({reads_input, {makes, leaving_activation}, extends_sequence, makes_output});
+  add('O', "copy_out", copy_out, copy);
+  with({{frees, leaving_activation}, {makes, activation_on_host}});
+  add('L', "copy_in", copy_in, copy);
+  with({{frees, activation_on_host}, {reads, request_to_copy}, makes_activation});
+  add('Q', "copy_request", compute, copy);
+  with({{reads, activation_on_host}, {makes, request_to_copy}});
+  add('E', "embed", compute, forward);
+  with({makes_output});
+  add('S', "logits", compute, forward);
+  with({reads_input, {makes, shard_logits}, {makes, shard_statistics}, makes_output});
+  add('T', "logits_gradient", compute, backward);
+  with({{reads, shard_statistics, of_stage::group}, {frees, shard_logits}, makes_weight_gradient});
+  with({makes_gradient});
+  add('G', "embed_gradient", compute, backward);
+  with({reads_gradient, makes_gradient, makes_weight_gradient});
+  add('N', "request_weights", compute, copy);
+  add('A', "gather_weights", network, gather_weights);
+  add('U', "use_weights", compute, use_weights);
+  add('X', "release_weights", compute, copy);
+  add('P', "request_weights_again", compute, copy);
+  add('J', "gather_weights_again", network, gather_weights);
+  add('V', "use_weights_again", compute, use_weights);
+  add('Y', "release_weights_again", compute, copy);
+  add('C', "collect_gradients", compute, collect_gradients);
+  add('D', "request_scatter", compute, copy);
+  add('Z', "scatter_gradients", network, scatter_gradients);
+  add('M', "keep_weights", compute, copy);
+  for (int k = 0; k < 4; ++k) {
+    result.kinds[index_of(pass_kind::embed) + k].in_groups = true;
+    result.kinds[index_of(pass_kind::request_weights_again) + k].is = role::again;
+  }
   return result;
 }();
+static_assert(kinds_of_training.kind_named("keep_weights") == pass_kind::keep_weights);
 
 //! The definition of a kind of training.
 [[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
@@ -310,20 +166,29 @@ inline constexpr flow kinds_of_training = [] {
   return true;
 }
 
+//! Some kinds, with the data that all flows of training have. Nothing is worked out yet.
+[[nodiscard]] constexpr flow with_kinds(std::initializer_list<pass_kind> kinds) noexcept {
+  flow result = data_of_training;
+  for (pass_kind const kind : kinds) {
+    result.kinds[index_of(kind)] = training_kind(kind);
+    result.kind_count = std::max(result.kind_count, index_of(kind) + 1);
+  }
+  return result;
+}
+
 } // namespace detail
 
+//! @brief A kind with its effects, and the letter and the word of a kind of training.
+[[nodiscard]] constexpr kind_of_pass
+declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
+  kind_of_pass const& name = detail::training_kind(named);
+  return declare_kind(name.letter, name.word, on, calls, effects);
+}
+
 //! @brief Training: a forward pass per unit and stage, and its backward, whole or in two halves.
-inline constexpr flow training =
-  detail::resolved({detail::output_datum,
-                    detail::gradient_datum,
-                    detail::weight_gradient_datum,
-                    detail::activation_datum,
-                    detail::weight_input_datum,
-                    detail::sequence_datum,
-                    detail::sequence_gradient_datum},
-                   {{pass_kind::forward, detail::forward_kind},
-                    {pass_kind::backward, detail::backward_kind},
-                    {pass_kind::backward_input, detail::backward_input_kind},
-                    {pass_kind::backward_weight, detail::backward_weight_kind}});
+inline constexpr flow training = detail::resolved(detail::with_kinds({pass_kind::forward,
+                                                                      pass_kind::backward,
+                                                                      pass_kind::backward_input,
+                                                                      pass_kind::backward_weight}));
 
 } // namespace pipelining::inline v0_3

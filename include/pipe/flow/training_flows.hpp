@@ -8,7 +8,6 @@
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training.hpp>
 
 #include <algorithm>
@@ -159,58 +158,50 @@ private:
 //!
 //! The input of a stage stays in its slot until it has been read for the last time, so keeping it
 //! costs no copy.
-inline constexpr flow frugal_training =
-  declare({output_datum,
-           gradient_datum,
-           weight_gradient_datum,
-           activation_datum,
-           weight_input_datum,
-           sequence_datum,
-           sequence_gradient_datum,
-           in_pool_of(activation_datum, "working_activation"),
-           in_pool_of(output_datum, "repeated_output"),
-           in_pool_of(activation_datum, "leaving_activation"),
-           {"host_activation",
-            pool(slot_class::host_activation),
-            pool(slot_class::host_activation),
-            residence::host},
-           {"request", 0, 0, residence::nowhere}},
-          {{pass_kind::forward, forward_kind},
-           {pass_kind::backward, backward_kind},
-           {pass_kind::backward_input, backward_input_kind},
-           {pass_kind::backward_weight, backward_weight_kind},
-           {pass_kind::checkpointed_forward, checkpointed_forward_kind},
-           {pass_kind::recompute, recompute_kind},
-           {pass_kind::offloaded_forward, offloaded_forward_kind},
-           {pass_kind::copy_out, copy_out_kind},
-           {pass_kind::copy_in, copy_in_kind},
-           {pass_kind::copy_request, copy_request_kind}});
-
-//! A gradient that all stages before read, where each of them gets the same.
-[[nodiscard]] constexpr datum for_all_readers(datum other) noexcept {
-  other.instance = datum::per::unit;
-  return other;
-}
+inline constexpr flow frugal_training = [] {
+  datum const further[]{in_pool_of(kept_activation, "working_activation"),
+                        in_pool_of(made_output, "repeated_output"),
+                        in_pool_of(kept_activation, "leaving_activation"),
+                        {"host_activation",
+                         pool(slot_class::host_activation),
+                         pool(slot_class::host_activation),
+                         residence::host},
+                        {"request", 0, 0, residence::nowhere}};
+  return declared_with(with_kinds({pass_kind::forward,
+                                   pass_kind::backward,
+                                   pass_kind::backward_input,
+                                   pass_kind::backward_weight,
+                                   pass_kind::checkpointed_forward,
+                                   pass_kind::recompute,
+                                   pass_kind::offloaded_forward,
+                                   pass_kind::copy_out,
+                                   pass_kind::copy_in,
+                                   pass_kind::copy_request}),
+                       further);
+}();
 
 [[nodiscard]] constexpr flow declare_vocabulary_training(int barriers) {
-  return declare(
-    {output_datum,
-     for_all_readers(gradient_datum),
-     weight_gradient_datum,
-     activation_datum,
-     weight_input_datum,
-     sequence_datum,
-     sequence_gradient_datum,
-     {"logits", pool(slot_class::logits), pool(slot_class::logits)},
-     {"statistics", pool(slot_class::statistics), pool(slot_class::received_statistics)}},
-    {{pass_kind::forward, forward_kind},
-     {pass_kind::backward, backward_kind},
-     {pass_kind::backward_input, backward_input_kind},
-     {pass_kind::backward_weight, backward_weight_kind},
-     {pass_kind::embed, embed_kind},
-     {pass_kind::logits, logits_kind(barriers)},
-     {pass_kind::logits_gradient, logits_gradient_kind(barriers)},
-     {pass_kind::embed_gradient, embed_gradient_kind}});
+  datum const further[]{
+    {"logits", pool(slot_class::logits), pool(slot_class::logits)},
+    {"statistics", pool(slot_class::statistics), pool(slot_class::received_statistics)}};
+  flow result = with_kinds({pass_kind::forward,
+                            pass_kind::backward,
+                            pass_kind::backward_input,
+                            pass_kind::backward_weight,
+                            pass_kind::embed,
+                            pass_kind::logits,
+                            pass_kind::logits_gradient,
+                            pass_kind::embed_gradient});
+  result.data[made_gradient].instance = datum::per::unit; // all readers get the same
+  if (barriers == 1) { // the gradient of the input comes before the statistics are exchanged
+    kind_of_pass& logits = result.kinds[index_of(pass_kind::logits)];
+    kind_of_pass& gradient = result.kinds[index_of(pass_kind::logits_gradient)];
+    logits.effects[logits.effect_count++] = makes_gradient;
+    gradient.effects[--gradient.effect_count] = {};
+    gradient.calls = stage_call::backward_weight;
+    gradient.is = role::weights;
+  }
+  return declared_with(result, further);
 }
 
 //! Training with the embedding and the output layer cut by vocabulary into one shard per

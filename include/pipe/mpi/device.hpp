@@ -8,7 +8,6 @@
 #include <pipe/cluster/failure_origin.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>

@@ -264,7 +264,7 @@ private:
     return late;
   }
 
-  detail::countdown<> end_;
+  detail::countdown<detail::polling_clock> end_;
   std::unique_ptr<store_server> server_;
   std::unique_ptr<store> line_;
 };

@@ -5,8 +5,8 @@
 //! @brief The steps of a device's program and the buffers that they use. Header for
 //! pipelining::item.
 
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/training.hpp>
 
 #include <cstddef>

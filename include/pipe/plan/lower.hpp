@@ -6,7 +6,6 @@
 
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
@@ -14,7 +13,6 @@
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/lower/hooks.hpp>
-#include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
@@ -353,84 +351,6 @@ template <communication_policy Policy = communicators::per_pair,
   if (options.validation != step_validation::last)
     order = detail::global_order(table);
   return detail::lower_order<Policy>(table, order, false, sizes, options, by);
-}
-
-//! @brief Lowers the forward passes of a timetable only: the same pipeline, evaluated. No buffer
-//! lives on for a backward pass (`activation` is memory to work in), and there are no gradients
-//! that steps could follow. Where the sizes have `totals_bytes`, stages contribute rows of totals
-//! after their passes, and every device gets them all (but for placements that keep several
-//! copies of stages).
-//!
-//! Such a plan may follow a plan for training, and the other way round, without a barrier:
-//! see `prove(first, next)`.
-//!
-//! @throws as `lower` does, and std::invalid_argument for flows that have no evaluation: with
-//! statistics between stages, weights that are gathered, or stages that go one way.
-//! @complexity as `lower`.
-template <communication_policy Policy = communicators::per_pair,
-          buffer_sizes Sizes = detail::no_sizes,
-          detail::worker_group Workers = detail::one_worker>
-[[nodiscard]] plan lower_evaluation(timetable_view table,
-                                    Sizes const& sizes = {},
-                                    detail::lower_options const& options = {},
-                                    Workers const& by = {}) {
-  if (report const verdict = verify(table, detail::unlimited, by); !verdict)
-    throw std::invalid_argument(describe(verdict, table.over));
-  if (table.over.declared->reads_in_groups)
-    throw std::invalid_argument(
-      "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
-      "evaluate with a plan of the whole timetable, and leave its gradients alone");
-  if (table.over.declared->stages_go_one_way())
-    throw std::invalid_argument(
-      "plan: an evaluation takes all stages forward, but in this flow some go back alone, with the "
-      "forward pass of their layers inside; evaluate with a plan of the whole timetable and leave "
-      "its gradients alone, or with a schedule whose stages go both ways");
-  if (table.over.declared->has_needs)
-    throw std::invalid_argument(
-      "plan: an evaluation has no visits in which sharded weights are gathered; evaluate with a "
-      "plan of the schedule that with_sharded_weights adapts, on stages that hold whole weights, "
-      "or train with a plan of the whole timetable and leave its gradients alone");
-  std::vector<int> order;
-  for (int const entry : detail::global_order(table))
-    if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)
-      order.push_back(entry);
-  return detail::lower_order<Policy>(table, order, true, sizes, options, by);
-}
-
-namespace detail {
-
-//! The plans of a training loop whose optimizer's steps are validated in the iteration that
-//! follows.
-struct post_validated_plans {
-  plan first;  //!< of the first iteration, of one after `last`, and of one that begins again
-  plan steady; //!< of an iteration that validates the step of the one before
-  plan last;   //!< validates the last step, and has no passes
-};
-
-} // namespace detail
-
-//! @brief Lowers a timetable of any schedule to plans that take the step of the optimizer early and
-//! validate it in the next iteration, as `step_validation` says.
-//!
-//! Stages need `accepts`, `roll_back` and `begin_iteration` next to `contribute` and
-//! `optimizer_step`: see `can_step_early`. Their weights are, bit for bit, those of the plan that
-//! `lower` makes with the same sizes. Run them with `post_validated_steps`.
-//!
-//! @throws as `lower` does; std::invalid_argument where the sizes have no `totals_bytes`.
-//! @complexity as `lower`.
-template <communication_policy Policy = communicators::per_pair,
-          buffer_sizes Sizes,
-          detail::worker_group Workers = detail::one_worker>
-[[nodiscard]] detail::post_validated_plans lower_post_validated(timetable_view table,
-                                                                Sizes const& sizes,
-                                                                detail::lower_options options = {},
-                                                                Workers const& by = {}) {
-  auto const lowered = [&](step_validation when) {
-    options.validation = when;
-    return lower<Policy>(table, sizes, options, by);
-  };
-  return {
-    lowered(step_validation::next), lowered(step_validation::both), lowered(step_validation::last)};
 }
 
 } // namespace pipelining::inline v0_3

@@ -2,17 +2,22 @@
 #pragma once
 
 //! @file
-//! @brief A timetable lowered for execution. Header for pipelining::plan and
-//! pipelining::step_validation.
+//! @brief A timetable lowered for execution, and its steps in words. Header for pipelining::plan
+//! and pipelining::step_validation.
 
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/stage_graph.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -164,12 +169,6 @@ private:
   int behind_passes_;
 };
 
-//! The number of one message.
-//! @param step one of its ends.
-[[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
-  return message_numbers(work).of(step);
-}
-
 } // namespace detail
 
 //! @brief The device that holds `stage` for `microbatch` in a plan.
@@ -257,6 +256,118 @@ arrives_early(plan_view const& work, int device, item const& step) noexcept {
          work.message_of(step).sequence < sent_early(work, work.message_of(step).peer, device);
 }
 
+//! True for a step that is not about a pass and fills its slots.
+[[nodiscard]] constexpr bool fills_given(item const& step) noexcept {
+  return step.what == operation::receive ||
+         (step.what == operation::run &&
+          (step.about == subject::copied_gradient || step.about == subject::tied_gradient ||
+           step.about == subject::contribution));
+}
+
+//! The slots that a step uses that is not about a pass. They are given, not taken: both ends of a
+//! message use the same.
+//! @param rows of totals that a message gathers
+[[nodiscard]] constexpr use
+given_use(pipeline_view const& over, item const& step, int rows) noexcept {
+  int const stage = step.work.stage;
+  auto const some = [&](int first, int count) -> use {
+    return {class_of(step.about),
+            fills_given(step) ? slot_place::outputs : slot_place::inputs,
+            static_cast<std::uint16_t>(count),
+            first};
+  };
+  switch (step.about) {
+  case subject::copied_gradient:
+    return some(copies_below(over, stage, device_of(over, step.work)), 1);
+  case subject::add_copies: return some(0, copies_of(over, stage));
+  case subject::tied_gradient: return some(stage == 0 ? 0 : 1, 1);
+  case subject::add_tied: return some(0, 2);
+  case subject::contribution: return some(stage, 1);
+  case subject::gather: return some(stage, rows);
+  default: return some(0, over.extents.stages());
+  }
+}
+
+//! @brief The number of values of `exchange_of`.
+[[nodiscard]] constexpr int exchange_indices(pipeline_view const& over) noexcept {
+  return over.pass_indices() * over.declared->data_count;
+}
+
+//! @brief A dense number for the exchange that the message for a reader of `maker` is part of, or
+//! `nothing` where neither end is a stage of a group.
+//!
+//! An exchange is all messages that carry one datum of one unit between a group of stages and those
+//! before or after it, or within the group: a broadcast to the group, a gather from it, or an
+//! all-gather.
+//! @pre reader_of(over, maker, number).stage is a stage.
+[[nodiscard]] constexpr int
+exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
+  if (over.edges == nullptr)
+    return nothing;
+  product_reader const reader = reader_of(over, maker, number);
+  pass first = maker; // that names it
+  if (over.in_group(maker.stage))
+    first.stage = static_cast<std::uint16_t>(neighbour(over, maker.stage, group_step, 0).stage);
+  else if (!over.in_group(reader.stage))
+    return nothing;
+  return pass_index(over, first) * over.declared->data_count + reader.product;
+}
+
+//! @brief True for a message of an exchange that brings the same from one device to all others.
+//! @param step one of its ends.
+[[nodiscard]] constexpr bool is_broadcast(plan_view const& work, item const& step) noexcept {
+  int const exchange = work.message_of(step).exchange;
+  if (exchange == nothing || work.over.in_group(step.work.stage))
+    return false;
+  int receivers = 0;
+  for (int number = 0; number < readers(work.over, step.work); ++number)
+    if (receiver(work.over, step.work, number) != nothing &&
+        exchange_of(work.over, step.work, number) == exchange)
+      ++receivers;
+  return receivers == work.over.extents.devices - 1;
+}
+
+//! The subject of a step in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
+//! @param rows of totals that it is about
+[[nodiscard]] inline std::string
+describe_subject(item const& step, pipeline_view const& over, int rows = 1) {
+  std::string const stage = " stage " + std::to_string(step.work.stage);
+  switch (step.about) {
+  case subject::pass: return describe(step.work, over);
+  case subject::copied_gradient: return "gradient of a copy of" + stage;
+  case subject::add_copies: return "addition of the gradients of all copies of" + stage;
+  case subject::tied_gradient: return "tied gradient of" + stage;
+  case subject::add_tied: return "addition of the tied gradients on" + stage;
+  case subject::contribution: return "totals of" + stage;
+  case subject::gather:
+    return rows == 1 ? "totals of" + stage
+                     : "totals of stages " + std::to_string(step.work.stage) + " to " +
+                         std::to_string(step.work.stage + rows - 1);
+  case subject::spread: return "totals of all stages";
+  case subject::update: return "optimizer step of" + stage;
+  case subject::early_update: return "early optimizer step of" + stage;
+  case subject::validation: return "validation of the optimizer step of" + stage;
+  }
+  return "unknown step";
+}
+
+//! The same of a step of a plan.
+[[nodiscard]] inline std::string describe_subject(item const& step, plan_view const& work) {
+  return describe_subject(step, work.over, rows_of(work, step));
+}
+
 } // namespace detail
+
+//! @brief A step in words: "send what comes of the forward of stage 1, microbatch 0 to device 2".
+[[nodiscard]] inline std::string describe(item const& step, plan_view const& work) {
+  bool const runs = step.what == operation::run;
+  std::string text = detail::word(step.what);
+  text += runs || step.about != detail::subject::pass ? " " : " what comes of ";
+  text += "the " + detail::describe_subject(step, work);
+  if (!runs)
+    text += (step.what == operation::send ? " to device " : " from device ") +
+            std::to_string(work.message_of(step).peer);
+  return text;
+}
 
 } // namespace pipelining::inline v0_3

@@ -2,28 +2,196 @@
 #pragma once
 
 //! @file
-//! @brief The proof that a plan drains and mixes up no data. Header for pipelining::prove.
+//! @brief The proof that a plan drains and mixes up no data, and its verdict in words. Header for
+//! pipelining::prove.
 
 #include <pipe/flow/array_of.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/resolve.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/hooks.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
-#include <pipe/plan/prove/drain.hpp>
 #include <pipe/plan/prove/messages.hpp>
 #include <pipe/plan/prove/slots.hpp>
-#include <pipe/plan/prove/steps.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/report.hpp>
 #include <pipe/timetable/workers.hpp>
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
+
 namespace detail {
+
+//! True when these kinds together make every wanted row of a unit once, and no row twice.
+[[nodiscard]] constexpr bool makes_rows_once(flow const& declared, flow_set kinds) noexcept {
+  for (int row = 0; row < declared.rows; ++row) {
+    flow_set const makers = declared.makers[row] & kinds;
+    if (makers == 0 ? declared.wanted[row] : (makers & (makers - 1)) != 0)
+      return false;
+  }
+  return true;
+}
+
+//! The subjects of steps that are not passes.
+inline constexpr subject other_steps[] = {subject::copied_gradient,
+                                          subject::add_copies,
+                                          subject::tied_gradient,
+                                          subject::add_tied,
+                                          subject::contribution,
+                                          subject::update,
+                                          subject::early_update,
+                                          subject::validation};
+inline constexpr int other_step_count = 8;
+
+//! True when a copy of a stage has a step about `about`. The copy of the first microbatch
+//! contributes.
+[[nodiscard]] constexpr bool
+wants_other(plan_view const& work, subject about, int stage, int device) noexcept {
+  if (class_of(about) == slot_class::copied_gradient)
+    return work.tied_bytes + work.totals_bytes > 0 && copies_of(work.over, stage) > 1 &&
+           !goes_forward_only(work.over, stage);
+  if (class_of(about) == slot_class::tied_gradient)
+    return work.tied_bytes > 0 && holds_tied(work.over.extents, stage);
+  if (work.totals_bytes <= 0)
+    return false;
+  if (about == subject::validation)
+    return validates(work.validation);
+  if (about == subject::early_update)
+    return steps_early(work.validation);
+  if (about == subject::update)
+    return !work.evaluates && work.validation == step_validation::at_once;
+  return work.validation != step_validation::last && device_of(work, stage) == device;
+}
+
+//! The steps that have run: the kinds of passes of every unit of every stage, and the other steps
+//! of every copy of a stage.
+struct steps_run {
+  flow_set* kinds;       // [S units]
+  unsigned char* others; // [other_indices]
+};
+
+[[nodiscard]] constexpr int other_indices(shape const& extents) noexcept {
+  return other_step_count * extents.stages() * most_copies(extents);
+}
+
+[[nodiscard]] constexpr int unit_indices(pipeline_view const& over) noexcept {
+  return over.extents.stages() * over.units();
+}
+
+//! The number of a step that is no pass. @pre the device has a copy of the stage
+[[nodiscard]] constexpr int
+other_index(plan_view const& work, subject about, int stage, int device) noexcept {
+  int kind = 0;
+  while (kind + 1 < other_step_count && other_steps[kind] != about)
+    ++kind;
+  return (kind * work.over.extents.stages() + stage) * most_copies(work.over.extents) +
+         copies_below(work.over, stage, device);
+}
+
+//! The lane of a copy, `nothing` for a pass of the compute engine.
+[[nodiscard]] constexpr int
+lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
+  int const row =
+    work.over.declared->engine_row[static_cast<int>((*work.over.declared)[what.kind].on)];
+  return row > 0 ? work.lanes[device] + row - 1 : nothing;
+}
+
+//! Enters a step that a device runs: on the device of its stage and on its engine, none twice.
+constexpr proof::rule
+enter_step(plan_view const& work, int device, item const& step, steps_run const& ran) noexcept {
+  pipeline_view const& over = work.over;
+  if (device_of(over, step.work) != device)
+    return proof::rule::wrong_passes;
+  bool entered = false;
+  if (step.about == subject::pass) {
+    flow_set& kinds = ran.kinds[step.work.stage * over.units() + over.unit_of(step.work)];
+    entered = holds(kinds, index_of(step.work.kind));
+    kinds |= only(index_of(step.work.kind));
+  } else {
+    unsigned char& other = ran.others[other_index(work, step.about, step.work.stage, device)];
+    entered = other != 0;
+    other = 1;
+  }
+  if (entered)
+    return proof::rule::wrong_passes;
+  int const lane = step.about == subject::pass ? lane_of_engine(work, device, step.work) : nothing;
+  return step.lane == lane ? proof::rule::none : proof::rule::wrong_lane;
+}
+
+//! Finds a step other than a pass that no device runs, or that none should.
+constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) noexcept {
+  proof verdict;
+  if (work.tied_bytes + work.totals_bytes == 0)
+    return verdict; // and check_form knows no such step
+  for (int stage = 0; stage < work.over.extents.stages(); ++stage)
+    for_each_copy(work.over, stage, [&](int device, int) {
+      for (subject const about : other_steps) {
+        bool const runs = ran.others[other_index(work, about, stage, device)] != 0;
+        if (!verdict || runs == wants_other(work, about, stage, device))
+          continue;
+        verdict = {proof::rule::wrong_passes, device};
+        verdict.what.stage = static_cast<std::uint16_t>(stage);
+        verdict.about = about;
+      }
+    });
+  return verdict;
+}
+
+//! True when a unit has all passes that it needs. An evaluation needs one forward pass, and so does
+//! a stage that only goes forward.
+[[nodiscard]] constexpr bool
+suffices(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
+  flow const& declared = *work.over.declared;
+  if (!forward_only)
+    return makes_rows_once(declared, kinds) && uses_all_data(data_users(declared), kinds);
+  int forwards = 0;
+  int others = 0;
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    if (holds(kinds, kind))
+      ++(declared.kinds[kind].calls == stage_call::forward ? forwards : others);
+  return forwards == 1 && others == 0;
+}
+
+//! The first row of data in a unit that has too few or too many makers.
+[[nodiscard]] constexpr int
+find_wrong_row(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
+  for (int row = 0; row < work.over.declared->rows; ++row) {
+    flow_set const makers = work.over.declared->makers[row] & kinds;
+    bool const wanted = forward_only ? row == 0 : work.over.declared->wanted[row];
+    bool const once = makers != 0 && (makers & (makers - 1)) == 0;
+    if (wanted ? !once : forward_only ? makers != 0 && row > 0 : makers != 0 && !once)
+      return row;
+  }
+  return 0;
+}
+
+//! Finds a pass that no device runs, or that none should, once all devices have entered theirs.
+constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexcept {
+  pipeline_view const over = work.over;
+  flow_set good = 0; // the last that was found to suffice
+  for (int unit = 0; unit < unit_indices(over); ++unit) {
+    flow_set const kinds = ran.kinds[unit];
+    bool const still = goes_forward_only(over, unit / over.units());
+    if (kinds == good && good != 0 && !still)
+      continue;
+    bool const only = work.evaluates || still;
+    if (work.validation == step_validation::last ? kinds == 0 : suffices(work, kinds, only)) {
+      good = still ? good : kinds;
+      continue;
+    }
+    pass const what = pass_at(over, find_wrong_row(work, kinds, only) * unit_indices(over) + unit);
+    return {proof::rule::wrong_passes, device_of(over, what), nothing, nothing, nothing, what, {}};
+  }
+  return find_missing_other(work, ran);
+}
 
 //! Notes of all devices. Each writes parts of its own, so several may be looked at side by side.
 struct device_notes {
@@ -262,34 +430,61 @@ template <detail::worker_group Workers = detail::one_worker>
   return detail::with_passes(detail::plan_checks(seen).find_broken(by), work);
 }
 
-//! @brief Proves that one plan may follow another, in turn with it, without a barrier between
-//! devices: train, evaluate, train.
-//!
-//! Both are proven by themselves; both are for the same devices and stages, and share
-//! communicators. Each device runs its program of the second plan after the whole of its program of
-//! the first. Both leave every edge empty, so the second meets the same as by itself. Where the
-//! first takes early steps of the optimizer, the second validates them, and else it must not.
-//!
-//! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
-//! @complexity as the two proofs.
-//! @source own derivation, see docs/explanation/plan.md
-[[nodiscard]] inline proof prove(plan_view first, plan_view next) {
-  proof verdict = prove(first);
+namespace detail {
+
+//! Where a plan that does not drain stands: the devices of the circle, each with what it
+//! waits for.
+//! @return one line per device, empty for a plan that drains.
+[[nodiscard]] inline std::string describe_circle(plan_view work) {
+  plan_drain const run(work);
+  std::string text;
+  for (int const device : run.circle()) {
+    text += "  device " + std::to_string(device);
+    if (run.ended(device)) {
+      text += " has ended\n";
+      continue;
+    }
+    int const index = run.at(device);
+    auto const steps = work.program_of(device);
+    int const end = end_of_group(steps, index);
+    for (int i = index; i < end; ++i)
+      text += (i == index ? ", item " + std::to_string(index) + ": " : " and ") +
+              describe(steps[static_cast<std::size_t>(i)], work);
+    text += "\n";
+  }
+  return text;
+}
+
+} // namespace detail
+
+//! @brief A proof's verdict as a sentence that names the devices and items, with the circle where
+//! there is one.
+[[nodiscard]] inline std::string describe(proof const& verdict, plan_view work) {
+  std::string text = std::string("plan: ") + detail::sentence(verdict.broken);
   if (verdict)
-    verdict = prove(next);
-  if (!verdict)
-    return verdict;
-  int const devices = first.over.extents.devices;
-  if (next.duplex_groups != first.duplex_groups || !detail::same_stages(first, next))
-    return {proof::rule::seam};
-  if (detail::steps_early(first.validation) != detail::validates(next.validation) ||
-      (detail::validates(next.validation) && first.totals_bytes != next.totals_bytes))
-    return {proof::rule::not_validated};
-  for (int from = 0; from < devices; ++from)
-    for (int to = 0; to < devices; ++to)
-      if (from != to && first.key(from, to) != next.key(from, to))
-        return {proof::rule::seam, from, nothing, to};
-  return {};
+    return text;
+  if (verdict.broken == proof::rule::circular)
+    return text + ":\n" + detail::describe_circle(work);
+  if (verdict.broken == proof::rule::seam)
+    return text + " (device " + std::to_string(verdict.device) + ")";
+  auto const name = [&](int device, int index, pass const& what) {
+    pipeline_view const& over = work.over;
+    std::string words = "device " + std::to_string(device);
+    if (index == nothing) {
+      item missing;
+      missing.work = what;
+      missing.about = verdict.about;
+      return words + ": " + detail::describe_subject(missing, over);
+    }
+    auto const steps = work.program_of(device);
+    auto const at = static_cast<std::size_t>(index);
+    return words + ", item " + std::to_string(index) +
+           (at < steps.size() ? ": " + describe(steps[at], work) : ", which does not exist");
+  };
+  text += " (" + name(verdict.device, verdict.item_index, verdict.what);
+  if (verdict.other_item >= 0 && verdict.other_device >= 0)
+    text += "; with " + name(verdict.other_device, verdict.other_item, verdict.other);
+  return text + ")";
 }
 
 } // namespace pipelining::inline v0_3

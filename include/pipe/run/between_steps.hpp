@@ -243,17 +243,6 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
   }
 }
 
-//! Refuses plans that decide on the host, in the middle of an iteration, whether it goes on:
-//! for runners that launch an iteration as a whole.
-//! @throws std::invalid_argument
-inline void refuse_validation(plan_view const& work) {
-  if (work.validation != step_validation::at_once)
-    throw std::invalid_argument(
-      "run: a CUDA graph is launched as a whole, and cannot ask the host in the middle of an "
-      "iteration whether the optimizer's step of the one before was right; run without a graph, or "
-      "lower the plan with step_validation::at_once");
-}
-
 } // namespace detail
 
 } // namespace pipelining::inline v0_3

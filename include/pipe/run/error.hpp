@@ -6,11 +6,8 @@
 
 #include <pipe/config.hpp>
 
-#include <charconv>
-#include <cstddef>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 
 namespace pipelining::inline v0_3 {
 
@@ -34,19 +31,5 @@ public:
 private:
   int device_;
 };
-
-namespace detail {
-
-//! The rank that the reason of a failure names first, or nothing.
-[[nodiscard]] inline int rank_named_in(std::string_view reason) {
-  constexpr std::string_view word = "rank ";
-  std::size_t const found = reason.find(word);
-  int rank = -1;
-  if (found != std::string_view::npos)
-    (void)std::from_chars(reason.data() + found + word.size(), reason.data() + reason.size(), rank);
-  return rank;
-}
-
-} // namespace detail
 
 } // namespace pipelining::inline v0_3

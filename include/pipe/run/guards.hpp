@@ -7,7 +7,6 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>

@@ -5,7 +5,7 @@
 //! @brief Iterations that validate the optimizer's step of the one before. Header for
 //! pipelining::post_validated_steps.
 
-#include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/run/between_steps.hpp>
 
 #include <utility>

@@ -234,10 +234,6 @@ void run_pass(
     throw std::logic_error(missing_member(call, "the stage"));
 }
 
-} // namespace detail
-
-namespace detail {
-
 template <class Stages>
 concept tuple_of_stages = requires {
   std::tuple_size<Stages>::value;

@@ -6,7 +6,6 @@
 //! pipelining::detail::thread_board.
 
 #include <pipe/flow/shape.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>

@@ -5,7 +5,6 @@
 //! @brief One device's side of the executor loop on threads. Header for
 //! pipelining::detail::thread_device.
 
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>

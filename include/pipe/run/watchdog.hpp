@@ -7,6 +7,7 @@
 
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
+#include <pipe/run/polling.hpp>
 
 #include <algorithm>
 #include <atomic>

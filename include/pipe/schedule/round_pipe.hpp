@@ -33,9 +33,9 @@ inline constexpr effect reads_stage_before{does::reads, handed_on, of_stage::bef
 //! `context::activation` to work in. The first backward stage has that input from the stage before
 //! it.
 inline constexpr flow round_training =
-  declare({detail::output_datum,
+  declare({detail::data_of_training.data[detail::made_output],
            {"weight_gradient", 0, 0, residence::nowhere, datum::per::unit, true},
-           detail::in_pool_of(detail::activation_datum, "working_activation")},
+           detail::in_pool_of(detail::kept_activation, "working_activation")},
           {{pass_kind::forward,
             declare_kind(pass_kind::forward,
                          engine::compute,

@@ -9,7 +9,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cstdint>

@@ -68,13 +68,12 @@ public:
   [[nodiscard]] cost_table by_microbatch(int count) const {
     cost_table result = *this;
     result.microbatches_ = count;
-    auto const chunk_count = static_cast<std::ptrdiff_t>(chunks_);
     for (std::vector<double> cost_table::*const all :
          {&cost_table::times_, &cost_table::exchanges_}) {
       (result.*all).clear();
-      for (auto at = (this->*all).begin(); at != (this->*all).end(); at += chunk_count)
+      for (auto at = (this->*all).begin(); at != (this->*all).end(); at += chunks_)
         for (int i = 0; i < count; ++i)
-          (result.*all).insert((result.*all).end(), at, at + chunk_count);
+          (result.*all).insert((result.*all).end(), at, at + chunks_);
     }
     return result;
   }
@@ -144,14 +143,16 @@ public:
   //! @throws std::out_of_range as `set` does, std::invalid_argument for a time that is negative or
   //! longer than the pass.
   void set_exchanges(pass_kind kind, int stage, int chunk, double time) {
-    for (int microbatch = 0; microbatch < microbatches_; ++microbatch) {
-      std::size_t const at = index(row_writer::make(kind, stage, microbatch, chunk));
-      if (!(time >= 0 && time <= times_.at(at)))
-        throw std::invalid_argument("cost_table::set_exchanges: exchanges are a part of the time "
-                                    "of a pass, so they are not negative and take no longer than "
-                                    "it");
-      exchanges_[at] = time;
-    }
+    for (int microbatch = 0; microbatch < microbatches_; ++microbatch)
+      set_exchanges(row_writer::make(kind, stage, microbatch, chunk), time);
+  }
+  //! @brief The same for the microbatch of a pass; for all where none has times of its own.
+  void set_exchanges(pass const& what, double time) {
+    std::size_t const at = index(what);
+    if (!(time >= 0 && time <= times_.at(at)))
+      throw std::invalid_argument("cost_table::set_exchanges: exchanges are a part of the time "
+                                  "of a pass, so they are not negative and take no longer than it");
+    exchanges_[at] = time;
   }
   //! @brief The same of all kinds with a role that run outside groups and take time.
   void set_exchanges(role is, int stage, int chunk, double time) {

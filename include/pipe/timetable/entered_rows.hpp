@@ -6,11 +6,13 @@
 //! `verify` share.
 
 #include <pipe/flow/array_of.hpp>
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/report.hpp>
+#include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/workers.hpp>
 
 #include <cstddef>
@@ -39,6 +41,25 @@ struct place_map {
   pipeline_view over;
   int const* holders;        //!< [lines], the device of each
   place_code* const* places; //!< [lines] of [units]
+};
+
+//! The times between devices that a timetable says it has.
+struct message_times {
+  double latency;
+  group_times groups{};
+  double const* links = nullptr; //!< [P x P]; null: all take `latency`
+
+  //! The time of a message from the device that holds a line.
+  [[nodiscard]] constexpr double across(place_map const& map, int line, int device) const noexcept {
+    return message_time(links, map.over.extents.devices, latency, map.holders[line], device);
+  }
+  //! The time from the end of what a pass waits for to the pass. @param device, stage of the pass
+  [[nodiscard]] constexpr double
+  to(place_map const& map, dependency const& from, int device, int stage) const noexcept {
+    return from.own
+             ? 0
+             : transfer_time(map.over, groups, across(map, from.line, device), from.stage, stage);
+  }
 };
 
 //! A line whose maker on another device a pass waits for, in its own unit. `nothing_before` where

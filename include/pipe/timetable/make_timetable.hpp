@@ -2,32 +2,121 @@
 #pragma once
 
 //! @file
-//! @brief Timetables of schedules, made and verified by the program or by the compiler. Header for
-//! pipelining::make_orders, make_timetable and timetable.
+//! @brief Timetables of schedules, made and verified by the program. Header for
+//! pipelining::make_orders and make_timetable; static_timetable.hpp has those of the compiler.
 
-#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/circle.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
+#include <pipe/timetable/static_timetable.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <stdexcept>
-#include <type_traits>
+#include <string>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
+
+namespace detail {
+
+//! A pass that never starts, and one that it waits for, as entries of the timetable.
+struct stuck_pass {
+  int entry; //!< the first of its row that never starts, or the other half of its pair
+  int row;   //!< of `entry`
+  int other; //!< waited for
+  int to;    //!< the row of `other`
+};
+
+//! Waits of the first pass of each row that never starts, a list for each row.
+[[nodiscard]] inline std::vector<std::vector<stuck_pass>> stuck_passes(timetable_view table) {
+  pipeline_view const& over = table.over;
+  entered_rows const entered(over, table.passes, table.offsets);
+  std::vector<std::vector<stuck_pass>> result(static_cast<std::size_t>(table.rows()));
+  for (int row = 0; row < table.rows(); ++row) {
+    int const end = table.offsets[row + 1];
+    int head = table.offsets[row];
+    while (head < end && table.starts[head] >= 0)
+      ++head;
+    for (int entry = head; entry < end && (entry == head || table.passes[entry].overlapped);
+         ++entry) {
+      pass const& what = table.passes[entry];
+      dependency_list const needed = dependencies(over, what);
+      for (int k = 0; k < needed.count; ++k) {
+        dependency const from = needed[k];
+        place_code const at = entered.map().places[from.line][from.unit];
+        int const to = entered.map().holders[from.line] +
+                       static_cast<int>(at >> place_bits) * over.extents.devices;
+        int const other = table.offsets[to] + static_cast<int>(at & entry_mask) - 1;
+        if (at != 0 && !(table.starts[other] >= 0))
+          result[static_cast<std::size_t>(row)].push_back({entry, row, other, to});
+      }
+    }
+  }
+  return result;
+}
+
+//! The shortest circle of rows, each of which waits for the next; empty where there is none.
+//! @complexity O(rows^2)
+[[nodiscard]] inline std::vector<stuck_pass> shortest_circle(timetable_view table) {
+  std::vector<std::vector<stuck_pass>> const waits = stuck_passes(table);
+  std::vector<stuck_pass> shortest;
+  for (int first = 0; first < table.rows(); ++first) {
+    std::vector<stuck_pass const*> came(waits.size()); // over which wait a row was reached
+    std::vector<int> reached{first};
+    for (std::size_t i = 0; i < reached.size() && came[static_cast<std::size_t>(first)] == nullptr;
+         ++i)
+      for (stuck_pass const& each : waits[static_cast<std::size_t>(reached[i])])
+        if (stuck_pass const*& of = came[static_cast<std::size_t>(each.to)]; of == nullptr) {
+          of = &each;
+          reached.push_back(each.to);
+        }
+    std::vector<stuck_pass> circle;
+    for (int row = first; came[static_cast<std::size_t>(first)] != nullptr;) {
+      circle.insert(circle.begin(), *came[static_cast<std::size_t>(row)]);
+      row = circle.front().row;
+      if (row == first)
+        break;
+    }
+    if (!circle.empty() && (shortest.empty() || circle.size() < shortest.size()))
+      shortest = circle;
+  }
+  return shortest;
+}
+
+} // namespace detail
+
+//! @brief A verdict as one sentence that names the rule, the device and the passes; for passes that
+//! wait for ever, the shortest circle of them.
+[[nodiscard]] inline std::string describe(report const& verdict, timetable_view table) {
+  std::vector<detail::stuck_pass> circle;
+  if (verdict.broken == report::rule::waits_for_ever)
+    circle = detail::shortest_circle(table);
+  if (circle.empty())
+    return describe(verdict, table.over);
+  auto const name = [&](int row, int entry) {
+    return "device " + std::to_string(row % table.over.extents.devices) + ", entry " +
+           std::to_string(entry - table.offsets[row]) + ": " +
+           describe(table.passes[entry], table.over);
+  };
+  std::string text = std::string("timetable: ") + detail::sentence(verdict.broken);
+  for (detail::stuck_pass const& each : circle) {
+    text += &each == &circle.front() ? " (" : "; ";
+    text += name(each.row, each.entry) + ", waits for " + name(each.to, each.other);
+  }
+  return text + ")";
+}
 
 //! @brief The two extents that every schedule is given.
 struct pipeline_size {
@@ -36,6 +125,17 @@ struct pipeline_size {
 };
 
 namespace detail {
+
+//! Orders the passes of all devices, whichever of both a schedule does.
+template <class Schedule, cost_model Cost>
+constexpr void
+order_all(Schedule const& plan, shape const& extents, Cost const& cost, row_writer* rows) {
+  if constexpr (closed_form_schedule<Schedule>)
+    for (int device = 0; device < extents.devices; ++device)
+      plan.order(extents, device, rows[device]);
+  else
+    plan.generate(extents, cost, rows);
+}
 
 //! The stages that a schedule, or one that it adapts, declares to be frozen.
 template <class Schedule>
@@ -106,17 +206,6 @@ template <class Schedule>
   return pipeline_of(plan, extents);
 }
 
-//! Orders the passes of all devices, whichever of both a schedule does.
-template <class Schedule, cost_model Cost>
-constexpr void
-order_all(Schedule const& plan, shape const& extents, Cost const& cost, row_writer* rows) {
-  if constexpr (closed_form_schedule<Schedule>)
-    for (int device = 0; device < extents.devices; ++device)
-      plan.order(extents, device, rows[device]);
-  else
-    plan.generate(extents, cost, rows);
-}
-
 //! Memory for the rows of a program. No template, so that it is compiled once.
 struct growing_room {
   device_orders& orders;
@@ -128,53 +217,6 @@ struct growing_room {
     return orders.passes.data() + first;
   }
 };
-
-//! Orders the passes of every row, in the program and in the compiler.
-//! @param offsets [rows + 1], to write
-//! @param room gives memory for one pass more than `row_capacity`, from that entry on
-//! @return the first row with more passes than it can have
-template <class Schedule, cost_model Cost, class Room>
-[[nodiscard]] constexpr report order_rows(
-  Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Room room) {
-  int const capacity = row_capacity(over);
-  int const rows = over.row_count();
-  report result;
-  auto const look_at = [&](row_writer const& made, int row) {
-    if (result && made.count > capacity)
-      result = {report::rule::too_many_passes,
-                row % over.extents.devices,
-                capacity,
-                made.passes[capacity],
-                {}};
-  };
-  offsets[0] = 0;
-  if constexpr (closed_form_schedule<Schedule>) {
-    for (int row = 0; row < rows; ++row) {
-      offsets[row + 1] = offsets[row];
-      if (row >= over.extents.devices) // further engines have no passes
-        continue;
-      row_writer out{room(offsets[row]), capacity};
-      plan.order(over.extents, row, out);
-      offsets[row + 1] += out.count;
-      look_at(out, row);
-    }
-  } else {
-    owned<pass> const storage(std::int64_t{rows} * (capacity + 1));
-    owned<row_writer> const writers(rows);
-    for (int row = 0; row < rows; ++row)
-      writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * (capacity + 1), capacity};
-    plan.generate(over.extents, cost, writers);
-    for (int row = 0; row < rows; ++row) {
-      row_writer const& made = writers[row];
-      pass* const out = room(offsets[row]);
-      for (int i = 0; i < made.count; ++i)
-        out[i] = made.passes[i];
-      offsets[row + 1] = offsets[row] + made.count;
-      look_at(made, row);
-    }
-  }
-  return result;
-}
 
 } // namespace detail
 
@@ -231,277 +273,6 @@ requires(!schedule<Other>) dynamic_timetable
 template <schedule Schedule, cost_model Cost = uniform_cost>
 [[nodiscard]] dynamic_timetable make_timetable(pipeline_size size, Cost const& cost = {}) {
   return make_timetable(Schedule{}, size, cost);
-}
-
-namespace detail {
-
-// These types exist for their names: compilers print the arguments of the template that holds a
-// failed static_assert.
-template <int>
-struct devices;
-template <int>
-struct microbatches;
-template <int>
-struct device;
-template <int>
-struct entry;
-template <pass_kind>
-struct runs;
-template <int>
-struct stage;
-template <int>
-struct microbatch;
-template <int>
-struct chunk;
-template <class...>
-struct conflicts_with;
-
-template <report::rule Broken,
-          class Schedule,
-          class Devices,
-          class Microbatches,
-          class Device,
-          class Entry,
-          class... Pass>
-struct timetable_breaks {
-  static_assert(Broken != report::rule::too_many_passes,
-                "timetable: a device has more passes than its stages can have: each unit has one "
-                "forward and one backward, or one forward and the two halves");
-  static_assert(
-    Broken != report::rule::unknown_pass,
-    "timetable: a pass names a stage, microbatch or chunk that the pipeline does not have");
-  static_assert(Broken != report::rule::wrong_device,
-                "timetable: a pass is on a device that does not hold its stage");
-  static_assert(Broken != report::rule::lone_half,
-                "timetable: an overlapped pass does not follow the other half of its pair");
-  static_assert(Broken != report::rule::repeated_pass, "timetable: a pass stands twice");
-  static_assert(Broken != report::rule::missing_pass, "timetable: a pass is missing");
-  static_assert(Broken != report::rule::wrong_kinds,
-                "timetable: the kinds of passes of a unit do not go together: one reads what none "
-                "makes, or none frees what one makes");
-  static_assert(Broken != report::rule::not_there,
-                "timetable: a pass stands where what it needs of its stage is not there: weights "
-                "that have been gathered, or memory for its gradients");
-  static_assert(Broken != report::rule::waits_for_ever,
-                "timetable: a pass waits for ever: the order of passes is circular");
-  static_assert(Broken != report::rule::overlaps,
-                "timetable: a pass starts before the pass before it on the same device has ended");
-  static_assert(Broken != report::rule::before_dependency,
-                "timetable: a pass starts before a pass that it depends on has ended and arrived");
-  static_assert(Broken != report::rule::over_memory,
-                "timetable: a device holds more activations than the limit allows");
-};
-
-// A class, not an alias: g++ 12 fails on alias templates over class-type arguments.
-template <report Verdict, class Schedule, int Devices, int Microbatches>
-struct diagnosis : timetable_breaks<Verdict.broken,
-                                    Schedule,
-                                    devices<Devices>,
-                                    microbatches<Microbatches>,
-                                    device<Verdict.device>,
-                                    entry<Verdict.entry>,
-                                    runs<Verdict.what.kind>,
-                                    stage<Verdict.what.stage>,
-                                    microbatch<Verdict.what.microbatch>,
-                                    chunk<Verdict.what.chunk>,
-                                    conflicts_with<runs<Verdict.other.kind>,
-                                                   stage<Verdict.other.stage>,
-                                                   microbatch<Verdict.other.microbatch>,
-                                                   chunk<Verdict.other.chunk>>> {};
-
-//! The unit cost of the papers as a type: the default of `timetable`. A cost type has a
-//! member `value`.
-struct unit_cost {
-  static constexpr uniform_cost value{}; //!< every pass takes 1, messages nothing
-};
-
-//! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
-template <class Schedule>
-[[nodiscard]] constexpr shape arranged(int devices, int microbatches) {
-  check_extents({.devices = devices, .microbatches = microbatches});
-  shape const extents = Schedule{}.arrange(devices, microbatches);
-  check_extents(extents, flow_of<Schedule>().rows);
-  return extents;
-}
-
-//! True for a schedule that gives edges, or adapts one that does.
-template <class Schedule>
-[[nodiscard]] constexpr bool has_edges() noexcept {
-  if constexpr (joins_stages<Schedule>)
-    return true;
-  else if constexpr (adapts_schedule<Schedule>)
-    return has_edges<std::remove_cvref_t<decltype(Schedule::of)>>();
-  else
-    return false;
-}
-
-//! Makes a constant. Compilers print the arguments of calls whose evaluation they give up.
-template <class Make>
-[[nodiscard]] constexpr auto
-evaluate(Make make,
-         [[maybe_unused]] char const* advice =
-           "timetable: too large for one constant evaluation? Make it in the program with "
-           "make_timetable, or raise the limit: -fconstexpr-ops-limit of g++, -fconstexpr-steps of "
-           "clang") {
-  return make();
-}
-
-//! Order, times and verdict of a timetable, made by the functions that the program runs.
-template <class Schedule, int Devices, int Microbatches, class Cost>
-struct timed {
-  static_assert(
-    !has_edges<Schedule>(),
-    "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
-    "graph with make_timetable");
-  static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
-  static constexpr int holder_total = holder_count<Schedule>(extents);
-  static constexpr int unit_total = first_unit_count<Schedule>(extents);
-
-  struct own_tables {
-    array_of<std::uint16_t, holder_total + 1> holders;
-    array_of<int, unit_total + 1> first_units;
-  };
-  static constexpr own_tables tables = [] {
-    own_tables result{};
-    write_holders(Schedule{}, extents, result.holders);
-    write_first_units(Schedule{}, extents, result.first_units);
-    return result;
-  }();
-  static constexpr pipeline_view over{extents,
-                                      flow_pointer<Schedule>,
-                                      holder_total > 0 ? tables.holders : nullptr,
-                                      unit_total > 0 ? tables.first_units : nullptr};
-  static constexpr int rows = over.row_count();
-
-  //! The order, in as much room as the rows could need. Not part of a program that uses the table.
-  struct ordered {
-    array_of<int, rows + 1> offsets;
-    array_of<pass, rows*(row_capacity(over) + 1)> passes;
-    report verdict;
-  };
-  static constexpr ordered order = evaluate([] {
-    ordered result{};
-    check_cost(over, Cost::value);
-    result.verdict = order_rows(Schedule{}, over, Cost::value, result.offsets, [&](int begin) {
-      return result.passes + begin;
-    });
-    return result;
-  });
-  static constexpr int total = order.offsets[rows];
-
-  static constexpr message_times messages = messages_of(Cost::value, Devices);
-  struct arrays {
-    array_of<int, rows + 1> offsets;
-    array_of<pass, total> passes;
-    array_of<double, total> starts;
-    array_of<double, total> ends;
-    report verdict; //!< without a limit on memory
-
-    [[nodiscard]] constexpr timetable_view view() const noexcept {
-      return {.over = over,
-              .latency = messages.latency,
-              .passes = passes,
-              .starts = starts,
-              .ends = ends,
-              .offsets = offsets,
-              .groups = messages.groups,
-              .links = messages.links};
-    }
-  };
-  static constexpr arrays value = evaluate([] {
-    arrays result{};
-    for (int row = 0; row <= rows; ++row)
-      result.offsets[row] = order.offsets[row];
-    for (int entry = 0; entry < total; ++entry)
-      result.passes[entry] = order.passes[entry];
-    entered_rows const entered(over, result.passes, result.offsets);
-    if (entered.found().first) // else a pass may name what the pipeline does not have
-      run(entered, result.offsets, result.starts, result.ends, messages, Cost::value);
-    result.verdict =
-      order.verdict ? verify_entered(result.view(), entered, unlimited) : order.verdict;
-    return result;
-  });
-  static constexpr timetable_view view = value.view();
-};
-
-//! Whether a schedule takes this size, and the pipeline is one that passes can number.
-template <class Schedule, int Devices, int Microbatches>
-concept takes_size = !schedule<Schedule> || requires {
-  typename std::
-    integral_constant<int, (static_cast<void>(arranged<Schedule>(Devices, Microbatches)), 0)>;
-};
-
-//! A timetable without passes, after which no other error follows.
-struct no_timetable {
-  static constexpr timetable_view view{};
-  constexpr operator timetable_view() const noexcept { return view; }
-};
-
-//! Replaces the timetable of a size that its schedule refuses: reports that one error and
-//! suppresses the rest.
-template <class Schedule, int Devices, int Microbatches>
-struct refused_size : no_timetable {
-  static_assert(
-    takes_size<Schedule, Devices, Microbatches>,
-    "timetable: the schedule does not take this number of devices and microbatches; the "
-    "throw in the next error says why");
-  static_assert((static_cast<void>(arranged<Schedule>(Devices, Microbatches)), true));
-};
-
-//! A timetable whose order, times and verdict are constants of the compiler. Naming an
-//! object of this type
-//!        checks it: a broken rule is a compile error that names the rule and the pass. A size that
-//!        the schedule refuses is an error that shows where it says why.
-//!
-//! @tparam Schedule a schedule type whose parameters are all in the type.
-//! @tparam Devices P >= 1. @tparam Microbatches M >= 1.
-//! @tparam Cost a type whose member `value` is a cost model.
-template <class Schedule, int Devices, int Microbatches, class Cost = unit_cost>
-struct static_timetable
-    : private diagnosis<timed<Schedule, Devices, Microbatches, Cost>::value.verdict,
-                        Schedule,
-                        Devices,
-                        Microbatches> {
-  //! The timetable that the compiler made.
-  static constexpr timetable_view view = timed<Schedule, Devices, Microbatches, Cost>::view;
-  constexpr operator timetable_view() const noexcept {
-    return view;
-  } // NOLINT(google-explicit-constructor)
-};
-
-template <class Schedule, int Devices, int Microbatches, class Cost>
-requires(!takes_size<Schedule,
-                     Devices,
-                     Microbatches>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
-    : refused_size<Schedule, Devices, Microbatches> {
-};
-template <class Schedule, int Devices, int Microbatches, class Cost>
-requires(!schedule<Schedule>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
-    : schedule_requirements<Schedule>, no_timetable {
-};
-
-} // namespace detail
-
-//! @brief The timetable of a schedule type: `constexpr auto table = timetable<Seq1F1B<4>, 8, 32>;`
-template <class Schedule, int Devices, int Microbatches, class Cost = detail::unit_cost>
-inline constexpr detail::static_timetable<Schedule, Devices, Microbatches, Cost> timetable{};
-
-//! @brief The verdict on a timetable of the compiler, itself a constant.
-//! @tparam MemoryLimit the most chunks of activations that a device may hold.
-template <int MemoryLimit = detail::unlimited,
-          class Schedule,
-          int Devices,
-          int Microbatches,
-          class Cost>
-[[nodiscard]] constexpr report
-verify(detail::static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
-  if constexpr (!schedule<Schedule> || !detail::takes_size<Schedule, Devices, Microbatches>) {
-    return {};
-  } else {
-    using made = detail::timed<Schedule, Devices, Microbatches, Cost>;
-    return made::value.verdict ? detail::check_memory(made::view, MemoryLimit)
-                               : made::value.verdict;
-  }
 }
 
 } // namespace pipelining::inline v0_3

@@ -12,9 +12,8 @@
 #include <pipe/flow/resolve.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/entered_rows.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/report.hpp>
-#include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/workers.hpp>
 

@@ -11,7 +11,6 @@
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
@@ -24,7 +23,6 @@
 #include <pipe/view/html/model.hpp>
 #include <pipe/view/html/timeline.hpp>
 #include <pipe/view/html/view.hpp>
-#include <pipe/view/json.hpp>
 #include <pipe/view/trace.hpp>
 
 #include <algorithm>

@@ -7,9 +7,7 @@
 
 #include <pipe/flow/array_of.hpp>
 #include <pipe/plan/connection_rounds.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/exchange.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 #include <pipe/view/figures.hpp>

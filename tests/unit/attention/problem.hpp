@@ -7,13 +7,13 @@
 
 #include <pipe/attention/backward.hpp>
 #include <pipe/attention/forward.hpp>
-#include <pipe/attention/reference.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <tests/support/attention_reference.hpp>
 #include <vector>
 
 namespace attention_tests {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-#include <pipe/attention/reference.hpp>
-
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 #include <random>
+#include <tests/support/attention_reference.hpp>
 
 #include "problem.hpp"
 

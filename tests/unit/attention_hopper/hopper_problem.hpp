@@ -6,10 +6,10 @@
 
 #include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/attention/key_splits.hpp>
-#include <pipe/attention/reference.hpp>
 
 #include <cstring>
 #include <string>
+#include <tests/support/attention_reference.hpp>
 #include <utility>
 #include <vector>
 

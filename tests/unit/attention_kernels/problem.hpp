@@ -6,7 +6,6 @@
 
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/query_sums.hpp>
-#include <pipe/attention/reference.hpp>
 #include <pipe/attention/work_order.hpp>
 
 #include <cuda_bf16.h>
@@ -23,6 +22,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tests/support/attention_reference.hpp>
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -170,14 +170,14 @@ TEST_CASE("a flood of connections and bytes does not end the run") {
   auto const connect_for_ever = [&] {
     while (!over) {
       std::string problem;
-      pp::detail::countdown<> end(patience);
+      pp::detail::countdown<pp::detail::polling_clock> end(patience);
       (void)pp::detail::reach("127.0.0.1", run.server.port(), end, problem);
     }
   };
   auto const shout_for_ever = [&](std::string const& words) {
     while (!over) {
       std::string problem; // such as no local port left: the others have taken them all
-      pp::detail::countdown<> end(patience);
+      pp::detail::countdown<pp::detail::polling_clock> end(patience);
       auto line = pp::detail::reach("127.0.0.1", run.server.port(), end, problem);
       for (int i = 0; i < 1000 && line && line->open() && !over; ++i) {
         send_raw(*line, words);

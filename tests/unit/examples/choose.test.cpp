@@ -35,7 +35,7 @@ TEST_CASE("candidates that are not judged fit or are too large as they say, and 
         continue;
       CAPTURE(each.label);
       examples::candidate const simulated =
-        examples::evaluate_swept(asked, each.choice, *found.orders).what;
+        examples::evaluate_swept(asked, {each.choice}, *found.orders).what;
       CHECK(fits == (simulated.gigabytes <= asked.memory_gb));
       CHECK(simulated.gigabytes >= each.gigabytes);
       CHECK(simulated.seconds >= each.bound);

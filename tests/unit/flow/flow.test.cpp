@@ -3,7 +3,7 @@
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/training_flows.hpp>
-#include <pipe/plan/prove/steps.hpp>
+#include <pipe/plan/prove.hpp>
 
 #include <doctest/doctest.h>
 

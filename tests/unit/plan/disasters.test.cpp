@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Plans that hung, or mixed up data, in systems that people run. Each is rejected, with its circle.
 #include <pipe/flow/dependencies.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/timetable/make_timetable.hpp>

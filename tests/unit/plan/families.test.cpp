@@ -2,8 +2,8 @@
 // The mistakes that families of schedules make possible, each planted in a timetable or a plan that
 // was sound, and the sentence that names it: before the run, whatever wrote the rows.
 #include <pipe/cluster/plan_agreement.hpp>
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/chunk_flow.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The proof against a machine that tries every order in which messages can happen.
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>

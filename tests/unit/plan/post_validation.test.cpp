@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The two chains of an optimizer's step that is validated in the iteration that follows.
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/dual_pipe.hpp>

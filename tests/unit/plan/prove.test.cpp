@@ -44,7 +44,7 @@ void corrupt(pp::plan& work, std::minstd_rand& random) {
   case 6: end.sequence += by; break;
   case 7: used.index += by; break;
   case 8: used.of = static_cast<pp::slot_class>(below(pp::detail::slot_classes)); break;
-  case 9: used.at = static_cast<pp::detail::slot_place>(below(pp::detail::slot_places)); break;
+  case 9: used.at = static_cast<pp::detail::slot_place>(below(static_cast<int>(pp::detail::slot_place::outputs) + 1)); break;
   case 10: used.count = static_cast<std::uint16_t>(used.count + by); break;
   case 11: one.first_use += by; break;
   case 12: one.wait_count /= 2; break;

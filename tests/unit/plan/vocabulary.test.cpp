@@ -2,6 +2,7 @@
 // Plans of pipelines whose vocabulary is in shards: messages counted by hand, and every wait, slot
 // and message that is spoiled is found.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/v_shape.hpp>

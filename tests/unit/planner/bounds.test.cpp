@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>

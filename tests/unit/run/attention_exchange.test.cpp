@@ -6,7 +6,6 @@
 #include <pipe/attention/forward.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/merge.hpp>
-#include <pipe/attention/reference.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/run/threads.hpp>
@@ -23,6 +22,7 @@
 #include <limits>
 #include <random>
 #include <span>
+#include <tests/support/attention_reference.hpp>
 #include <tools/support/exchange_on_one_device.hpp>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Passes of other engines that a stage begins and finishes, on threads: compute goes on meanwhile.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/called_runner.hpp>
 #include <pipe/run/guards.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Plans on threads of the caller: one thread, a thread per device, tasks of a pool, coroutines.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/run/called_runner.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What a pass is told of the pipeline that it is part of.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/seq1f1b.hpp>
 #include <pipe/timetable/make_timetable.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Stages without weights to train, drawn by lot, under every schedule that has a name: plans are
 // proven and run, and gradients are those of one unit after the other.
+#include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/planner/registry/named_schedules.hpp>

@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from planted_headers import edits_of, planted, write  # noqa: E402
 
-SLOTS, USES, ARENA, WAITS = "plan/lower/slots.hpp", "plan/lower/data_uses.hpp", "plan/lower/arena.hpp", "plan/lower/waits.hpp"
+SLOTS, USES, ARENA, WAITS = "plan/lower/device_plan.hpp", "plan/lower/data_uses.hpp", "plan/lower/arena.hpp", "plan/lower/waits.hpp"
 GRAPH = "flow/stage_graph.hpp"
 PROGRAM, ORDER, DEVICE = "plan/lower/device_program.hpp", "plan/lower/global_order.hpp", "plan/lower/device_plan.hpp"
 

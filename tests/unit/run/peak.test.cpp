@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What stages hold at run time, counted by the stages, against the constants of the plan.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/chimera.hpp>
 #include <pipe/schedule/dual_pipe.hpp>

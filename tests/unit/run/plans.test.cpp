@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Several plans on one runner of threads.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/run/plan_cache.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/interleaved.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Optimizer's steps that are taken early and validated in the iteration that follows, on threads.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/interleaved.hpp>

@@ -2,6 +2,7 @@
 // Weights in shards, on threads: the same numbers as with whole weights, from slots that hold what
 // was gathered only while a visit lasts.
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/run/threads.hpp>
 #include <pipe/schedule/breadth_first.hpp>
 #include <pipe/schedule/chronos_pipe.hpp>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Plans that several threads make: the same as that of one thread, byte for byte, and so are the
 // verdicts on plans that are wrong.
-#include <pipe/plan/describe.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
+#include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/thread_workers.hpp>
 #include <pipe/schedule/chimera.hpp>

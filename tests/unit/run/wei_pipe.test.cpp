@@ -3,6 +3,7 @@
 // that travel.
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/prove.hpp>
 #include <pipe/run/threads.hpp>

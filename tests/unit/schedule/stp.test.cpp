@@ -106,6 +106,23 @@ TEST_CASE("a fused backward pass and a pair hide the exchanges of a tensor paral
       std::invalid_argument);
 }
 
+TEST_CASE("a microbatch has exchanges of its own where it has times of its own") {
+  pp::cost_table table =
+    pp::cost_table({.devices = 2, .microbatches = 3}, {4, 3, 2}).by_microbatch(3);
+  auto const forward = [](int microbatch) {
+    return pp::row_writer::make(pp::pass_kind::forward, 1, microbatch);
+  };
+  table.set_exchanges(forward(1), 2.5);
+  CHECK(table.exchanges(forward(0)) == 0);
+  CHECK(table.exchanges(forward(1)) == 2.5);
+  CHECK(table.exchanges(forward(2)) == 0);
+  CHECK(table.without_exchanges().duration(forward(1)) == 1.5);
+  table.set_exchanges(pp::pass_kind::forward, 1, 0, 1); // of all
+  for (int const microbatch : {0, 1, 2})
+    CHECK(table.without_exchanges().duration(forward(microbatch)) == 3);
+  CHECK_THROWS_AS(table.set_exchanges(forward(2), 4.5), std::invalid_argument);
+}
+
 TEST_CASE("what nothing is long enough to hide is exposed") {
   auto const check = [](auto const& of) {
     auto const pass = [](pp::pass_kind kind) { return pp::row_writer::make(kind, 0, 0); };

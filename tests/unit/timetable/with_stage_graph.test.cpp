@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Stages that are no chain: tables of edges, and times against a relaxation that knows nothing of
 // the library's rules.
+#include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/gpipe.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/flow/slot_class.hpp>
+#include <pipe/flow/flow.hpp>
 #include <pipe/planner/cut/sequence_partition.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
 #include <pipe/schedule/seq1f1b.hpp>

@@ -13,41 +13,28 @@ struct blocks_command {
   pp::block_choice::options how{.longest_interval = 2};
 };
 
-template <int Most>
-int whole(std::string_view option, std::string_view word) {
-  std::optional<int> const value = number_in<int>(word);
-  if (!value || *value < 1 || *value > Most)
-    throw usage_error(std::string(option) + " wants a whole number from 1 to " +
-                      std::to_string(Most) + ", not '" + std::string(word) + "'");
-  return *value;
-}
-
 word_list block_formats(verbs) {
   return {"text", "json", "svg", "cpp"};
 }
 
 constexpr option_reader<blocks_command> block_options[] = {
-  {"--devices P",
-   verbs::blocks,
+  {{"--devices P", verbs::blocks},
    "devices of the pipeline; default 8",
-   set<whole<256>, &blocks_command::devices>},
-  {"--legs N",
-   verbs::blocks,
+   set<count_of<256>, &blocks_command::devices>},
+  {{"--legs N", verbs::blocks},
    "the most walks over the devices that a block has, 1 to 6",
-   set<whole<pp::block_choice::most_legs>,
+   set<count_of<pp::block_choice::most_legs>,
        &blocks_command::how,
        &pp::block_choice::options::most_legs>},
-  {"--chunks C[,C...]",
-   verbs::blocks,
+  {{"--chunks C[,C...]", verbs::blocks},
    "chunks of a sequence, a table for each; default 1",
    [](blocks_command& c, std::string_view option, std::string_view word) {
      c.how.chunks.clear();
      for (std::string_view const part : split_at_commas(word))
-       c.how.chunks.push_back(whole<64>(option, part));
+       c.how.chunks.push_back(count_of<64>(option, part));
      std::sort(c.how.chunks.begin(), c.how.chunks.end());
    }},
-  {"--format FORMAT",
-   verbs::blocks,
+  {{"--format FORMAT", verbs::blocks},
    "text (default), json, svg, or cpp: the blocks as C++ types",
    set_one_of<block_formats, &blocks_command::format>,
    block_formats},

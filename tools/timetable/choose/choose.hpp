@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tools/timetable/library.hpp"
+#include "tools/timetable/progress_line.hpp"
 
 namespace examples {
 
@@ -91,13 +92,18 @@ struct choose_command {
 //! The options of choose or systems.
 [[nodiscard]] std::vector<offered_option> choose_options(verbs one);
 
-struct packed_pipeline;
 using packing = std::vector<pp::packed_microbatch>;
 
 //! Sequences of unequal length as they are put together.
 struct packed_sequences {
   packing whole;   //!< microbatches, cut into chunks or not
   std::string how; //!< what they are, for people
+};
+
+//! A choice to look at, and the sequences of a step where they are of unequal length.
+struct trial {
+  schedule_choice choice;
+  std::shared_ptr<packed_sequences const> sequences{};
 };
 
 //! GPUs that share the tokens of sequences.
@@ -123,10 +129,7 @@ struct candidate {
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
   std::vector<double> device_gigabytes; //!< [P] the same of each device
   double host_gigabytes = 0;            //!< of the device that has the most on the host
-  double latency = 0;                   //!< of a message
-  //! Of sequences of unequal length: its microbatches; what each chunk has, and what passes take.
-  std::shared_ptr<packed_sequences const> sequences;
-  std::shared_ptr<packed_pipeline const> packed;
+  std::shared_ptr<packed_sequences const> sequences; //!< of unequal length; else null
   //! [microbatches] in place of a pipeline; empty of all schedules
   std::vector<std::vector<gpu_group>> groups;
   std::vector<int> places; //!< [P] the device at each place; empty: as they are given
@@ -151,8 +154,24 @@ struct candidates {
   std::shared_ptr<made_orders> orders = std::make_shared<made_orders>(); //!< of all of them
 };
 
+//! Numbers of the candidates that are wanted, those with the least key first.
+[[nodiscard]] std::vector<std::size_t>
+numbers_of(candidates const& found, auto const& wanted, auto const& key) {
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < found.all.size(); ++i)
+    if (wanted(found.all[i]))
+      numbers.push_back(i);
+  std::ranges::stable_sort(
+    numbers, {}, [&](std::size_t i) { return std::invoke(key, found.all[i]); });
+  return numbers;
+}
+
 //! Whether a schedule is one of those that were asked for.
 [[nodiscard]] bool is_wanted(named_schedule const& schedule, choose_command const& asked);
+
+//! A schedule without options.
+[[nodiscard]] schedule_choice plain_call(named_schedule const& schedule,
+                                         choose_command const& asked);
 
 //! The ways to call one schedule. A new adapter of schedules adds its calls here.
 [[nodiscard]] std::vector<schedule_choice> calls_of(named_schedule const& schedule,
@@ -170,8 +189,8 @@ struct candidates {
 //! Its C++ type; empty where it is known at run time alone.
 [[nodiscard]] std::string type_of(schedule_choice const& choice);
 
-//! How the timetable tool is asked for it.
-[[nodiscard]] std::string label_of(schedule_choice const& choice);
+//! How the timetable tool is asked for it; and what the sequences are.
+[[nodiscard]] std::string label_of(trial const& one);
 
 //! A candidate and its timetable.
 struct evaluated {
@@ -186,26 +205,28 @@ struct evaluated {
 //! @param cut layers of its stages; empty: the best of a few
 //! @throws std::invalid_argument where the schedule or the model cannot have it.
 [[nodiscard]] evaluated evaluate(choose_command const& asked,
-                                 schedule_choice const& choice,
+                                 trial const& one,
                                  made_orders& made,
                                  std::vector<int> const& cut = {});
 
-//! A choice with its names, extents and chunks. @throws std::invalid_argument as `evaluate` does
-[[nodiscard]] candidate without_layers(choose_command const& asked, schedule_choice const& choice);
-
-//! The first stages that have frozen layers only, or no layers after these.
-[[nodiscard]] int frozen_stages(choose_command const& asked, std::vector<int> const& layers);
+//! A trial with its names, extents and chunks. @throws std::invalid_argument as `evaluate` does
+[[nodiscard]] candidate without_layers(choose_command const& asked, trial const& one);
 
 //! The layers of its stages that may be best. @throws as `cuts_of_layers` does
 [[nodiscard]] std::vector<std::vector<int>> cuts_of(choose_command const& asked,
                                                     candidate const& one);
 
 //! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
-[[nodiscard]] evaluated
-evaluate_swept(choose_command const& asked, schedule_choice choice, made_orders& orders);
+[[nodiscard]] evaluated evaluate_swept(choose_command const& asked, trial one, made_orders& orders);
 
-//! How many candidates are begun before their turn: so many for each thread.
-[[nodiscard]] std::size_t ahead_of(choose_command const& asked, unsigned each);
+//! Puts candidates in their place that are evaluated anew: `evaluate(trial)`, on any thread, as
+//! long as they are wanted when their turn comes.
+//! @return how many were
+int evaluate_anew(choose_command const& asked,
+                  std::span<std::size_t const> numbers,
+                  std::function<bool(candidate const&)> const& wanted,
+                  std::function<evaluated(trial const&)> const& evaluate,
+                  candidates& found);
 
 //! What the text names of the candidates so far, of those that are judged and can be run.
 struct named_so_far {
@@ -250,18 +271,8 @@ bool judge_named(choose_command const& asked, candidates& found);
                                        any_cost const& whole,
                                        std::span<pp::packed_microbatch const> microbatches);
 
-//! Evaluates a choice for the microbatches of a candidate, with a cut or the best of a few.
-using evaluate_again = std::function<evaluated(
-  candidate const& like, schedule_choice const& choice, std::vector<int> const& cut)>;
-
-//! Adds recomputation or copies on only some stages to candidates that are faster than all that
-//! fit, where only some devices lack memory.
-void add_relieved(choose_command const& asked,
-                  evaluate_again const& evaluate,
-                  std::function<void(std::string const&)> const& say,
-                  candidates& found);
-
-//! Simulates all of them. Shows what it is at on a terminal.
+//! Simulates all of them, for sequences of one length or of several. Shows what it is at on a
+//! terminal.
 [[nodiscard]] candidates evaluate_all(choose_command const& asked);
 
 //! Bytes of stages with these contents.
@@ -276,11 +287,18 @@ void give_bytes(choose_command const& asked, candidate& one);
 //! The copies of a stage that a device has: two where both ways go through it.
 [[nodiscard]] int copies_on(pp::timetable_view table, int stage, int device);
 
+//! Bytes that a device and its host hold at most.
+struct held_at_once {
+  double bytes = 0;
+  double on_host = 0;
+};
+//! Fills in the memory of a candidate by that of each device: `of(device)`.
+void count_devices(choose_command const& asked,
+                   candidate& one,
+                   std::function<held_at_once(int device)> const& of);
+
 //! Fills in the memory that a timetable of a candidate takes.
 void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one);
-
-//! @throws std::invalid_argument where it is to have copies to the host, but has none.
-void check_copies(schedule_choice const& choice, pp::timetable_view table);
 
 //! Fills in times of a timetable: makespan, or what it is ranked by, and bubble.
 void measure_time(choose_command const& asked,
@@ -322,41 +340,10 @@ cuts_of_layers(choose_command const& asked, pp::shape const& extents, bool shard
 [[nodiscard]] bool
 is_better_cut(choose_command const& asked, candidate const& one, candidate const& other);
 
-//! The best of some cuts of a candidate. Cuts after the first are made in full only where the order
-//! of the first is better with them.
-//! @param with_cut makes one with a cut. @param costs `costs(one)`. @param count `count(table,
-//! one)` fills in the memory.
-template <class WithCut, class Costs, class Count>
-[[nodiscard]] evaluated with_best_cut(choose_command const& asked,
-                                      std::span<std::vector<int> const> cuts,
-                                      WithCut const& with_cut,
-                                      Costs const& costs,
-                                      Count const& count) {
-  evaluated best = with_cut(cuts.front());
-  for (std::vector<int> const& cut : cuts.subspan(1)) {
-    if (best.what.choice.swept && best.what.gigabytes <= asked.memory_gb)
-      break; // the search looks at them
-    candidate other = best.what;
-    other.layers = cut;
-    other.gigabytes = other.host_gigabytes = 0;
-    pp::dynamic_timetable const& made = best.table;
-    pp::dynamic_timetable const again =
-      pp::simulate(pp::device_orders{made.over, made.passes, made.offsets}, costs(other));
-    other.seconds = pp::makespan(again);
-    if (best.what.gigabytes <= asked.memory_gb && other.seconds >= best.what.seconds)
-      continue;
-    count(again, other);
-    if (!is_better_cut(asked, other, best.what))
-      continue;
-    evaluated anew = with_cut(cut);
-    if (is_better_cut(asked, anew.what, best.what))
-      best = std::move(anew);
-  }
-  return best;
-}
-
-//! Chunks of equal work, where a layer's attention grows with what lies before.
-[[nodiscard]] std::vector<int> cut_sequence(choose_command const& asked, int chunks);
+//! Tokens of the chunks: of equal work, where a layer's attention grows with what lies before; of
+//! sequences of unequal length the longest.
+[[nodiscard]] std::vector<int>
+chunk_lengths_of(choose_command const& asked, packed_sequences const* sequences, int chunks);
 
 //! What the stages of a candidate hold, [S].
 [[nodiscard]] std::vector<pp::stage_content> content_of(choose_command const& asked,
@@ -375,6 +362,30 @@ template <class WithCut, class Costs, class Count>
   return asked.clip && !shards ? asked.model.modules : 0;
 }
 
+//! Tries every move of a layer to a stage at most `reach` away, and keeps those that help.
+//! @param staying layers of the last stage that stay there
+//! @param helps `helps(cut)`; asked as long as `goes_on()`
+//! @return whether one has helped
+bool move_layers(
+  std::vector<int>& cut, int reach, int staying, auto const& goes_on, auto const& helps) {
+  bool better = false;
+  int const stages = static_cast<int>(cut.size());
+  for (int from = 0; from < stages; ++from)
+    for (int to = std::max(0, from - reach); to <= std::min(stages - 1, from + reach); ++to) {
+      int& giver = cut[static_cast<std::size_t>(from)];
+      int& taker = cut[static_cast<std::size_t>(to)];
+      if (to == from || giver == (from + 1 == stages ? staying : 0) || !goes_on())
+        continue;
+      --giver;
+      ++taker;
+      bool const helped = helps(cut);
+      giver += helped ? 0 : 1;
+      taker -= helped ? 0 : 1;
+      better = better || helped;
+    }
+  return better;
+}
+
 //! The times of a candidate's passes.
 [[nodiscard]] pp::cost_table costs_of(choose_command const& asked, candidate const& one);
 
@@ -382,6 +393,14 @@ template <class WithCut, class Costs, class Count>
 //! the slower end counts.
 [[nodiscard]] double
 seconds_between(choose_command const& asked, int from, int to, std::int64_t tokens);
+
+//! Enters the times of messages between devices, `seconds(from, to)`.
+void set_links(pp::cost_table& cost, int devices, auto const& seconds) {
+  for (int from = 0; from < devices; ++from)
+    for (int to = 0; to < devices; ++to)
+      if (from != to)
+        cost.set_link(from, to, seconds(from, to));
+}
 
 //! True where even the upper end of its band fits; where none is published, of runs without what
 //! makes it unlike them.
@@ -394,14 +413,45 @@ seconds_between(choose_command const& asked, int from, int to, std::int64_t toke
 //! @throws std::exception with one line for the user.
 void choose(std::span<char const* const> words);
 
-//! Lengths of sequences: "4096,1024x20" or a file with such words.
-//! @throws usage_error
-[[nodiscard]] std::vector<int> read_lengths(std::string_view option, std::string_view word);
+//! What there is to look at for the sequences of a step: each padded to the longest; several packed
+//! into one of that length; and cut into chunks of a size, the short ones packed.
+[[nodiscard]] std::vector<trial> trials_of_lengths(choose_command const& asked);
+//! Groups of GPUs that share sequences, in place of pipelines.
+void add_groups(choose_command const& asked, progress_line& line, candidates& found);
 
-//! Simulates the schedules for the sequences of a step: each padded to the longest; several packed
-//! into one of that length; and cut into chunks of a size, the short ones packed; and groups of
-//! GPUs that share sequences. Says on stderr what it is at.
-[[nodiscard]] candidates evaluate_lengths(choose_command const& asked);
+[[nodiscard]] int tokens_of(std::vector<pp::sequence_piece> const& chunk);
+//! The microbatches as a pipeline with so many chunks has them.
+//! @throws std::invalid_argument where one has fewer tokens than chunks
+[[nodiscard]] packing microbatches_of(packed_sequences const& sequences, int chunks);
+//! The command with the tokens of the longest microbatch.
+[[nodiscard]] choose_command sized_for(choose_command const& asked,
+                                       packed_sequences const& sequences);
+//! Tokens of each sequence as it is laid out, padding among them.
+[[nodiscard]] std::vector<int> laid_out(choose_command const& asked,
+                                        std::span<pp::packed_microbatch const> microbatches);
+//! Predictions for a piece: pictures are spread over the tokens of its sequence.
+//! @param tokens of each sequence
+[[nodiscard]] pp::prediction
+predicted_for(pp::prediction of, pp::sequence_piece const& piece, std::span<int const> tokens);
+//! `costs_of` and `count_memory` for sequences of unequal length.
+[[nodiscard]] pp::cost_table packed_costs(choose_command const& asked, candidate const& one);
+void count_packed_memory(choose_command const& asked, pp::timetable_view table, candidate& one);
+
+//! The order of a candidate, for a search to start from.
+struct choose_start {
+  std::size_t candidate = 0; //!< its number
+  pp::device_orders orders;
+};
+//! Searches cut, places of devices and order together from these orders, all for the same
+//! sequences, and adds what it finds where that is better than they are. Says on stderr what it is
+//! at.
+void add_searched(choose_command const& asked,
+                  std::span<choose_start const> starts,
+                  candidates& found);
+
+//! Other cuts of candidates whose layers are cut at their experts: single layers move to other
+//! stages of the fastest few as long as that makes one of them faster.
+void add_searched_experts(choose_command const& asked, candidates& found);
 
 //! Adds a candidate. Where model or user need more than a plain plan, it is lowered, or another one
 //! of its schedule, adapter and stages was, and says why it cannot be run. One that may be the pick

@@ -14,23 +14,19 @@ candidate begin(choose_command const& asked, schedule_choice choice) {
   if (asked.measured || asked.gpus.size() > 1)
     throw std::invalid_argument("its costs are predicted alone, for GPUs of one kind");
   candidate one;
-  one.label = label_of(choice);
+  one.label = label_of({choice});
   one.choice = std::move(choice);
   one.chunk_lengths = {static_cast<int>(asked.setup.sequence)};
   return one;
 }
 
 //! Messages of so many bytes on every link.
-void set_links(choose_command const& asked, double bytes, pp::cost_table& cost) {
+void set_messages(choose_command const& asked, double bytes, pp::cost_table& cost) {
   pp::gpu const& on = asked.gpu(0);
-  for (int from = 0; from < asked.devices; ++from)
-    for (int to = 0; to < asked.devices; ++to)
-      if (from != to)
-        cost.set_link(from,
-                      to,
-                      bytes / 1e9 /
-                        (asked.predicted(on).in_one_machine(from, to) ? on.link_gb_per_s
-                                                                      : on.network_gb_per_s));
+  set_links(cost, asked.devices, [&](int from, int to) {
+    return bytes / 1e9 /
+           (asked.predicted(on).in_one_machine(from, to) ? on.link_gb_per_s : on.network_gb_per_s);
+  });
 }
 
 //! @param hidden the cost without exchanges
@@ -55,7 +51,7 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
   std::int64_t widest = 0;
   for (pp::stage_bytes const& each : bytes)
     widest = std::max(widest, each.weights + each.gradients);
-  set_links(asked, static_cast<double>(widest), cost);
+  set_messages(asked, static_cast<double>(widest), cost);
   any_cost const by_groups = cost_by_groups(cost);
   pp::dynamic_timetable table = make_named_timetable(choice, by_groups);
   take_times(asked, table, by_groups, cost_by_groups(cost.without_exchanges()), one);
@@ -293,7 +289,7 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
     kept.push_back(held.kept);
     resident[static_cast<std::size_t>(part.layer % asked.devices)] += held.resident;
   }
-  set_links(asked, 2 * of.query + of.statistics, cost);
+  set_messages(asked, 2 * of.query + of.statistics, cost);
   pp::dynamic_timetable table = make_named_timetable(choice, cost);
   take_times(asked, table, cost, cost.without_exchanges(), one);
   for (int device = 0; device < asked.devices; ++device) {

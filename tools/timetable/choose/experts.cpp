@@ -4,7 +4,6 @@
 #include <array>
 
 #include "choose.hpp"
-#include "packed_model.hpp"
 
 namespace examples {
 namespace {
@@ -255,9 +254,8 @@ evaluated cut_at_experts(choose_command const& asked,
   one.label += ", experts overlapped";
   one.type.clear(); // the type of a schedule says nothing of layers
   measure_time(asked, plain.table, times, one);
-  one.bound = one.gigabytes = one.host_gigabytes = 0;
-  one.device_gigabytes.clear();
-  for (int device = 0; device < asked.devices; ++device) {
+  one.bound = 0;
+  count_devices(asked, one, [&](int device) {
     one.bound = std::max(one.bound, pp::busy(plain.table, device));
     auto const peak = [&](auto change) {
       return pp::detail::peak_by<double>(
@@ -265,11 +263,9 @@ evaluated cut_at_experts(choose_command const& asked,
           return (bytes[work.index(what)].*change)(what.kind, ends);
         });
     };
-    double const held = resident[static_cast<std::size_t>(device)] + peak(&layer_bytes::change);
-    one.host_gigabytes = std::max(one.host_gigabytes, peak(&layer_bytes::change_on_host) / 1e9);
-    one.device_gigabytes.push_back(asked.gigabytes_of(device, held));
-    one.gigabytes = std::max(one.gigabytes, one.device_gigabytes.back());
-  }
+    return held_at_once{resident[static_cast<std::size_t>(device)] + peak(&layer_bytes::change),
+                        peak(&layer_bytes::change_on_host)};
+  });
   return plain;
 }
 

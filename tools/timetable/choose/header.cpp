@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "choose.hpp"
-#include "packed_model.hpp"
 #include "tools/timetable/search/order_type.hpp"
 
 namespace examples {
@@ -70,8 +69,10 @@ void append_pieces(std::string& out, std::vector<pp::packed_microbatch> const& m
 }
 
 //! The times of the passes of every chunk on every stage.
-void append_seconds(std::string& out, candidate const& pick) {
-  packed_model const& cost = pick.packed->cost;
+void append_seconds(std::string& out,
+                    candidate const& pick,
+                    packing const& microbatches,
+                    pp::cost_table const& cost) {
   int const stages = pick.extents.stages();
   pp::append(out, "inline constexpr int stages = ", stages, ";\n//! [chunks][stages]\n");
   for (pp::pass_kind const kind : {pp::pass_kind::forward,
@@ -80,13 +81,13 @@ void append_seconds(std::string& out, candidate const& pick) {
                                    pp::pass_kind::backward_weight}) {
     std::vector<double> seconds;
     std::vector<double> exchanges;
-    for (std::size_t m = 0; m < pick.packed->microbatches.size(); ++m)
-      for (std::size_t chunk = 0; chunk < pick.packed->microbatches[m].size(); ++chunk)
+    for (std::size_t m = 0; m < microbatches.size(); ++m)
+      for (std::size_t chunk = 0; chunk < microbatches[m].size(); ++chunk)
         for (int stage = 0; stage < stages; ++stage) {
           pp::pass const what =
             pp::row_writer::make(kind, stage, static_cast<int>(m), static_cast<int>(chunk));
           seconds.push_back(cost.duration(what));
-          exchanges.push_back(kind == pp::pass_kind::backward ? 0 : cost.exchanges(what));
+          exchanges.push_back(cost.exchanges(what));
         }
     std::string const name = pp::training.word(kind);
     append_list(out, "double", (name + "_seconds").c_str(), seconds);
@@ -96,49 +97,56 @@ void append_seconds(std::string& out, candidate const& pick) {
 
 //! Up to the time of a message.
 constexpr char packed_times[] =
-  "//! The predicted times, in seconds, of every chunk of every microbatch.\n"
-  "struct times {\n"
-  "  [[nodiscard]] double duration(pipelining::pass const& what) const {\n"
-  "    switch (what.kind) {\n"
-  "    case pipelining::pass_kind::forward:\n"
-  "    case pipelining::pass_kind::checkpointed_forward:\n"
-  "    case pipelining::pass_kind::recompute: return forward_seconds[index(what)];\n"
-  "    case pipelining::pass_kind::backward: return backward_seconds[index(what)];\n"
-  "    case pipelining::pass_kind::backward_input: return backward_input_seconds[index(what)];\n"
-  "    case pipelining::pass_kind::backward_weight: return "
-  "backward_weight_seconds[index(what)];\n"
-  "    default: return 0;\n"
-  "    }\n"
-  "  }\n"
-  "  //! Of two passes whose exchanges hide behind each other.\n"
-  "  [[nodiscard]] double pair_duration(pipelining::pass const& first,\n"
-  "                                     pipelining::pass const& second) const {\n"
-  "    return pipelining::detail::braid_time(duration(first) - exchanges(first), "
-  "exchanges(first),\n"
-  "                                          duration(second) - exchanges(second), "
-  "exchanges(second));\n"
-  "  }\n"
-  "  [[nodiscard]] double latency() const { return ";
-//! Up to the schedule.
-constexpr char behind_packed_times[] =
-  "; }\n"
-  "  [[nodiscard]] std::span<double const> links() const { return link_seconds; }\n\n"
-  "private:\n"
-  "  [[nodiscard]] static int index(pipelining::pass const& what) {\n"
-  "    return (first_chunks[what.microbatch] + what.chunk) * stages + what.stage;\n"
-  "  }\n"
-  "  [[nodiscard]] static double exchanges(pipelining::pass const& what) {\n"
-  "    switch (what.kind) {\n"
-  "    case pipelining::pass_kind::forward: return forward_exchange_seconds[index(what)];\n"
-  "    case pipelining::pass_kind::backward_input:\n"
-  "      return backward_input_exchange_seconds[index(what)];\n"
-  "    default: return 0;\n"
-  "    }\n"
-  "  }\n"
-  "};\n\n"
-  "//! The verified timetable, in seconds.\n"
-  "inline pipelining::dynamic_timetable timetable() {\n"
-  "  return pipelining::make_timetable(";
+  R"cpp(//! The predicted times, in seconds, of every chunk of every microbatch.
+struct times {
+  [[nodiscard]] double duration(pipelining::pass const& what) const {
+    switch (what.kind) {
+    case pipelining::pass_kind::forward:
+    case pipelining::pass_kind::checkpointed_forward:
+    case pipelining::pass_kind::recompute: return forward_seconds[index(what)];
+    case pipelining::pass_kind::backward: return backward_seconds[index(what)];
+    case pipelining::pass_kind::backward_input: return backward_input_seconds[index(what)];
+    case pipelining::pass_kind::backward_weight: return backward_weight_seconds[index(what)];
+    default: return 0;
+    }
+  }
+  //! Of two passes whose exchanges hide behind each other.
+  [[nodiscard]] double pair_duration(pipelining::pass const& first,
+                                     pipelining::pass const& second) const {
+    return pipelining::detail::braid_time(duration(first) - exchanges(first), exchanges(first),
+                                          duration(second) - exchanges(second), exchanges(second));
+  }
+  [[nodiscard]] double latency() const { return )cpp";
+//! Up to the end.
+constexpr char behind_packed_times[] = R"cpp(; }
+  [[nodiscard]] std::span<double const> links() const { return link_seconds; }
+
+private:
+  [[nodiscard]] static int index(pipelining::pass const& what) {
+    return (first_chunks[what.microbatch] + what.chunk) * stages + what.stage;
+  }
+  [[nodiscard]] static double exchanges(pipelining::pass const& what) {
+    switch (what.kind) {
+    case pipelining::pass_kind::forward: return forward_exchange_seconds[index(what)];
+    case pipelining::pass_kind::backward_input:
+      return backward_input_exchange_seconds[index(what)];
+    default: return 0;
+    }
+  }
+};
+
+)cpp";
+
+//! Timetable and plan of a schedule by these times.
+void append_plan(std::string& out, std::string const& value, std::string_view times) {
+  out += "//! The verified timetable, in seconds.\n"
+         "inline pipelining::dynamic_timetable timetable() {\n";
+  pp::append(out, "  return pipelining::make_timetable(", value, ", {devices, microbatches}, ");
+  pp::append(out, times, ");\n}\n\n");
+  out += "//! The plan, proven free of deadlock.\n"
+         "inline pipelining::plan plan() { return pipelining::lower(timetable(), sizes); }\n\n"
+         "} // namespace chosen\n";
+}
 
 //! The rest of a header for sequences of unequal length, behind its type: what each chunk has, what
 //! its passes take, timetable and plan.
@@ -147,42 +155,39 @@ void append_packed(std::string& out,
                    choose_command const& asked,
                    candidate const& pick,
                    std::string const& value) {
-  append_pieces(out, pick.packed->microbatches);
-  append_seconds(out, pick);
-  append_list(out, "double", "link_seconds", pick.packed->cost.links());
+  packing const microbatches = microbatches_of(*pick.sequences, pick.extents.chunks);
+  pp::cost_table const cost = costs_of(asked, pick);
+  append_pieces(out, microbatches);
+  append_seconds(out, pick, microbatches, cost);
+  std::vector<double> links(cost.links().begin(), cost.links().end());
+  links.resize(std::max<std::size_t>(1, links.size())); // an array of one device has one, too
+  append_list(out, "double", "link_seconds", links);
   pp::stage_bytes const most = most_of_chunk(asked, pick, pick.chunk_lengths.front());
   pp::append(out, "//! Of the stage and chunk that need the most.\n");
   pp::append(out, "inline constexpr pipelining::uniform_sizes sizes{.message = ", most.message);
   pp::append(out, ", .activation = ", most.activation, "};\n\n");
-  pp::append(out, packed_times, pick.packed->cost.latency(), behind_packed_times, value);
-  out += ", {devices, microbatches}, times{});\n"
-         "}\n\n"
-         "//! The plan, proven free of deadlock.\n"
-         "inline pipelining::plan plan() { return pipelining::lower(timetable(), sizes); }\n\n"
-         "} // namespace chosen\n";
+  pp::append(out, packed_times, cost.latency(), behind_packed_times);
+  append_plan(out, value, "times{}");
 }
 
 //! The schedule as a value.
-std::string value_of(candidate const& pick) {
-  bool const adapted = pick.choice.adapted != adapter::none;
-  std::string value = "schedule{}";
-  if (!pick.choice.name.empty() && find_schedule(pick.choice.name).traits.limit_in_value) {
+std::string value_of(schedule_choice const& pick) {
+  std::string inner = "{}";
+  if (!pick.name.empty() && find_schedule(pick.name).traits.limit_in_value)
+    inner =
+      "{.memory_limit = " + std::to_string(static_cast<int>(pick.memory_limit.value_or(0))) + "}";
+  if (pick.adapted == adapter::none)
+    return "schedule" + inner;
+  std::string value = "schedule{" + (inner == "{}" ? "" : inner);
+  if (!pick.adapted_stages.empty())
     value =
-      "{.memory_limit = " + std::to_string(static_cast<int>(pick.choice.memory_limit.value_or(0))) +
-      "}";
-    value = adapted ? "schedule{" + value + "}" : "schedule" + value;
+      "schedule{" + inner +
+      (pick.adapted == adapter::recompute ? ", {adapted_stages}" : ", {.only = adapted_stages}");
+  if (pick.adapted == adapter::sharded_weights) {
+    value = "schedule{" + inner;
+    pp::append(value, ", {.prefetch = ", pick.prefetch, ", .resident = ", pick.resident, "}");
   }
-  if (!pick.choice.adapted_stages.empty()) {
-    value = value == "schedule{}" ? "schedule{{}" : value.substr(0, value.size() - 1);
-    value += pick.choice.adapted == adapter::recompute ? ", {adapted_stages}}"
-                                                       : ", {.only = adapted_stages}}";
-  }
-  if (pick.choice.adapted == adapter::sharded_weights) {
-    value = value == "schedule{}" ? "schedule{{}" : value.substr(0, value.size() - 1);
-    pp::append(value, ", {.prefetch = ", pick.choice.prefetch);
-    pp::append(value, ", .resident = ", pick.choice.resident, "}}");
-  }
-  return value;
+  return value + "}";
 }
 
 //! The times of passes by stage and chunk.
@@ -203,17 +208,15 @@ std::string append_times(std::string& out, candidate const& pick, pp::cost_table
                                    pp::pass_kind::logits_gradient,
                                    pp::pass_kind::embed,
                                    pp::pass_kind::embed_gradient}) {
-    char const* const name =
-      cost.kinds()[static_cast<std::size_t>(cost.number_of(kind))].word.c_str();
-    bool const frugal = kind == pp::pass_kind::recompute || kind == pp::pass_kind::copy_out ||
-                        kind == pp::pass_kind::copy_in;
-    bool const of_shard = kind == pp::pass_kind::logits || kind == pp::pass_kind::logits_gradient ||
-                          kind == pp::pass_kind::embed || kind == pp::pass_kind::embed_gradient;
-    bool const gathers =
-      kind == pp::pass_kind::gather_weights || kind == pp::pass_kind::scatter_gradients;
-    if ((frugal && (!adapted || shards)) || (of_shard && !shards) ||
-        (gathers && !pick.choice.gathers_weights()))
+    pp::cost_table::timed_kind const& timed =
+      cost.kinds()[static_cast<std::size_t>(cost.number_of(kind))];
+    bool const weights_move = timed.is == pp::role::communicate;
+    bool const frugal = timed.is == pp::role::again || timed.is == pp::role::copy;
+    if (timed.in_groups ? !shards
+        : weights_move  ? !pick.choice.gathers_weights()
+                        : frugal && (!adapted || shards))
       continue;
+    std::string const name = timed.word.c_str();
     std::vector<double> times; // [stage, chunk]
     for (int stage = 0; stage < pick.extents.stages(); ++stage)
       for (int chunk = 0; chunk < pick.extents.chunks; ++chunk)
@@ -276,13 +279,8 @@ void append_functions(std::string& out,
                            "      if (from != to)\n"
                            "        table.set_link(from, to, link_seconds[from * devices + to]);\n";
   std::string set_groups;
-  if (cost.groups().broadcast >= 0)
-    pp::append(set_groups,
-               "  table.set_groups({",
-               cost.groups().broadcast,
-               ", ",
-               cost.groups().reduce,
-               "});\n");
+  if (auto const [broadcast, reduce] = cost.groups(); broadcast >= 0)
+    pp::append(set_groups, "  table.set_groups({", broadcast, ", ", reduce, "});\n");
   out += "//! The predicted times, in seconds.\n"
          "inline pipelining::cost_table costs() {\n"
          "  pipelining::shape const extents = " +
@@ -296,23 +294,15 @@ void append_functions(std::string& out,
          set +
          "    }\n"
          "  return table;\n"
-         "}\n\n"
-         "//! The verified timetable, in seconds.\n"
-         "inline pipelining::dynamic_timetable timetable() {\n"
-         "  return pipelining::make_timetable(" +
-         value +
-         ", {devices, microbatches}, costs());\n"
-         "}\n\n"
-         "//! The plan, proven free of deadlock.\n"
-         "inline pipelining::plan plan() { return pipelining::lower(timetable(), sizes); }\n\n"
-         "} // namespace chosen\n";
+         "}\n\n";
+  append_plan(out, value, "costs()");
 }
 
 } // namespace
 
 std::string choose_header(choose_command const& asked, candidate const& pick) {
   std::string const& type = pick.type;
-  std::string const value = value_of(pick);
+  std::string const value = value_of(pick.choice);
   if (type.empty() && !pick.own_order)
     throw usage_error("choose: " + pick.label + " has no C++ type to write down");
   if (asked.measured && asked.measured->times.microbatches() > 1)
@@ -341,7 +331,7 @@ std::string choose_header(choose_command const& asked, candidate const& pick) {
                "// e a layer of an encoder, L the output layer.\n");
     pp::append(out, "inline constexpr char layout[] = \"", layout, "\";\n");
   }
-  if (pick.packed) {
+  if (pick.sequences) {
     append_packed(out, asked, pick, pick.own_order ? "schedule{}" : packed_value(pick, value));
     return out;
   }

@@ -61,77 +61,47 @@ std::uint64_t hash_of(pp::dynamic_timetable const& table) {
 constexpr std::int64_t most_kept = 2'000'000;      // passes of timetables, 64 MB
 constexpr std::int64_t most_simulated = 4'000'000; // passes, well below a second
 
-//! What a candidate takes with single layers moved: in the order that it has, or where its schedule
-//! searches, in the order that it finds.
-class moved_layers {
-public:
-  moved_layers(choose_command const& asked, candidate const& one, made_orders& made)
-      : asked_(asked), one_(one),
-        made_(made), orders_{one.table->over, one.table->passes, one.table->offsets},
-        best_(one.seconds),
-        searches_(has(find_schedule(one.choice.name).takes, option::memory_limit)) {}
-
-  //! @param looks how many simulations it may take; counts down
-  [[nodiscard]] std::vector<int> best_cut(std::int64_t& looks) {
-    int const stages = static_cast<int>(one_.layers.size());
-    int const reach = stages <= 8 ? stages : 1; // of a layer
-    for (bool better = true; better && looks > 0;) {
-      better = false;
-      for (int from = 0; from < stages; ++from)
-        for (int to = std::max(0, from - reach); to <= std::min(stages - 1, from + reach); ++to)
-          if (to != from && looks > 0)
-            better = moves(from, to, looks) || better;
-    }
-    return one_.layers;
-  }
-
-private:
-  static constexpr std::int64_t of_search = 400'000; // passes simulated in the same time, about
-
-  [[nodiscard]] bool moves(int from, int to, std::int64_t& looks) {
-    int& giver = one_.layers[static_cast<std::size_t>(from)];
-    int& taker = one_.layers[static_cast<std::size_t>(to)];
-    bool const last = from + 1 == static_cast<int>(one_.layers.size());
-    if (giver == (last ? staying_modules(asked_, one_.choice.has_shards()) : 0))
-      return false;
-    --giver;
-    ++taker;
-    double const time = time_now(looks);
-    if (is_better(time)) {
-      best_ = time;
-      return true;
-    }
-    ++giver;
-    --taker;
-    return false;
-  }
-  [[nodiscard]] bool is_better(double time) const { return time < best_ * (1 - 1e-9); }
-
-  //! With the layers as they are now; a bound on it where no order can be better than the best.
-  [[nodiscard]] double time_now(std::int64_t& looks) {
-    pp::cost_table const cost = costs_of(asked_, one_);
+//! The layers of the stages of a candidate with which it takes least, as single layers move: in the
+//! order that it has, or where its schedule searches, in the order that it finds.
+//! @param looks how many simulations it may take; counts down
+std::vector<int>
+moved_layers(choose_command const& asked, candidate one, made_orders& made, std::int64_t& looks) {
+  constexpr std::int64_t of_search = 400'000; // passes simulated in the same time, about
+  pp::device_orders const orders{one.table->over, one.table->passes, one.table->offsets};
+  bool const searches = has(find_schedule(one.choice.name).takes, option::memory_limit);
+  double best = one.seconds;
+  auto const is_better = [&best](double time) { return time < best * (1 - 1e-9); };
+  // With the layers as they are now; a bound on it where no order can be better than the best.
+  auto const time_now = [&] {
+    pp::cost_table const cost = costs_of(asked, one);
     --looks;
-    if (!searches_)
-      return pp::makespan(pp::simulate(orders_, cost));
-    double const bound = pp::least_times(orders_.over, cost.without_exchanges()).makespan.least();
+    if (!searches)
+      return pp::makespan(pp::simulate(orders, cost));
+    double const bound = pp::least_times(orders.over, cost.without_exchanges()).makespan.least();
     if (!is_better(bound))
       return bound;
-    give_bytes(asked_, one_);
-    looks -= of_search / static_cast<std::int64_t>(orders_.passes.size());
+    give_bytes(asked, one);
+    looks -= of_search / static_cast<std::int64_t>(orders.passes.size());
     try {
-      return pp::makespan(make_named_timetable(one_.choice, cost, &made_, false));
+      return pp::makespan(make_named_timetable(one.choice, cost, &made, false));
     } catch (std::invalid_argument const&) {
       return HUGE_VAL; // no order of these stages keeps to the bytes of the devices
     }
+  };
+  auto const helps = [&](std::vector<int> const&) {
+    double const time = time_now();
+    bool const better = is_better(time);
+    best = better ? time : best;
+    return better;
+  };
+  int const stages = static_cast<int>(one.layers.size());
+  int const reach = stages <= 8 ? stages : 1; // of a layer
+  int const staying = staying_modules(asked, one.choice.has_shards());
+  auto const may_look = [&looks] { return looks > 0; };
+  while (may_look() && move_layers(one.layers, reach, staying, may_look, helps)) {
   }
-
-  choose_command const& asked_;
-  candidate one_;
-  made_orders& made_;
-  pp::device_orders orders_;
-  double best_;
-  bool searches_;
-};
+  return one.layers;
+}
 
 //! What a choice has beyond the name of its schedule: an adapter is more than any options.
 int extras_of(schedule_choice const& choice) {
@@ -180,27 +150,22 @@ void add_candidate(choose_command const& asked, evaluated const& made, candidate
 void improve_cuts(choose_command const& asked, candidates& found) {
   if (asked.keeps_cut() || asked.experts || !asked.lengths.empty())
     return;
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < found.all.size(); ++i)
-    if (candidate const& one = found.all[i];
-        one.table && !one.own_order && one.places.empty() && !is_apart(one.choice))
-      order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return found.all[a].seconds < found.all[b].seconds;
-  });
+  auto const has_schedule = [](candidate const& one) {
+    return one.table && !one.own_order && one.places.empty() && !is_apart(one.choice);
+  };
   std::int64_t left = most_simulated;
   made_orders& orders = *found.orders;
-  for (std::size_t const i : order) {
+  for (std::size_t const i : numbers_of(found, has_schedule, &candidate::seconds)) {
     candidate& one = found.all[i];
     auto const passes = static_cast<std::int64_t>(one.table->passes.size());
     std::int64_t looks = left / passes;
     std::int64_t const before = looks;
-    std::vector<int> const cut = moved_layers(asked, one, orders).best_cut(looks);
+    std::vector<int> const cut = moved_layers(asked, one, orders, looks);
     left -= (before - looks) * passes;
     if (cut == one.layers)
       continue;
     try {
-      evaluated anew = evaluate(asked, one.choice, orders, cut);
+      evaluated anew = evaluate(asked, {one.choice}, orders, cut);
       if (!is_better_cut(asked, anew.what, one))
         continue;
       anew.what.any_bound = one.any_bound;

@@ -6,26 +6,6 @@
 namespace examples {
 namespace {
 
-//! A number from 0 to `Most`.
-template <int Most>
-double number(std::string_view option, std::string_view word) {
-  std::optional<double> const value = number_in<double>(word);
-  if (!value || !(*value >= 0) || *value > Most)
-    throw usage_error(std::string(option) + " wants a number between 0 and " +
-                      std::to_string(Most) + ", not " + quoted(word));
-  return *value;
-}
-
-//! A whole number from 1 to `Most`.
-template <int Most = (1 << 20)>
-int count_of(std::string_view option, std::string_view word) {
-  std::optional<int> const value = number_in<int>(word);
-  if (!value || *value < 1 || *value > Most)
-    throw usage_error(std::string(option) + " wants a whole number between 1 and " +
-                      std::to_string(Most) + ", not " + quoted(word));
-  return *value;
-}
-
 //! A name that is known, or else a file. What is wrong with one is said of its name.
 template <class Find, class Read>
 auto named_or_file(std::string_view option, std::string_view word, Find find, Read read) {
@@ -60,6 +40,47 @@ names_of(std::string_view option, std::string_view word, std::string_view wanted
   return names;
 }
 
+constexpr std::size_t most_sequences = 4096;
+
+//! Lengths of sequences: "4096,1024x20" or a file with such words.
+std::vector<int> read_lengths(std::string_view option, std::string_view word) {
+  bool const given = word.find_first_not_of("0123456789x,") == std::string_view::npos;
+  std::string text(word);
+  if (!given)
+    try {
+      text = read_file(text);
+    } catch (usage_error const& error) {
+      throw usage_error(std::string(option) +
+                        " wants lengths of sequences, such as 1024x20,32768, or a file of them; " +
+                        error.what());
+    }
+  std::vector<int> lengths;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t const end = std::min(text.find_first_of(", \t\r\n", at), text.size());
+    std::string_view const each = std::string_view(text).substr(at, end - at);
+    at = end + 1;
+    if (each.empty())
+      continue;
+    std::size_t const by = std::min(each.find('x'), each.size());
+    auto const read = [](std::string_view digits) {
+      int const value = number_in<int>(digits).value_or(0);
+      return value <= 1 << 24 ? value : 0;
+    };
+    int const length = read(each.substr(0, by));
+    int const count = by < each.size() ? read(each.substr(by + 1)) : 1;
+    if (length < 1 || count < 1)
+      throw usage_error(std::string(option) +
+                        " wants lengths of sequences, LENGTH or LENGTHxCOUNT, not " + quoted(each));
+    if (lengths.size() + static_cast<std::size_t>(count) > most_sequences)
+      throw usage_error(std::string(option) + " has more than " + std::to_string(most_sequences) +
+                        " sequences; give those of one step");
+    lengths.insert(lengths.end(), static_cast<std::size_t>(count), length);
+  }
+  if (lengths.empty())
+    throw usage_error(std::string(option) + " has no lengths; give some, such as 1024x20,32768");
+  return lengths;
+}
+
 constexpr verbs modelled = verbs::choose | verbs::systems;
 
 word_list formats(verbs one) {
@@ -70,16 +91,14 @@ word_list formats(verbs one) {
 
 //! In the order of --help.
 constexpr option_reader<choose_command> options[] = {
-  {"--model NAME|FILE",
-   modelled,
+  {{"--model NAME|FILE", modelled},
    "a known model, or a config.json of a model hub",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.model_name = std::string(word);
      c.model = named_or_file(option, word, pp::transformer::named, pp::read_transformer);
    },
    [](verbs) { return names_in(pp::detail::named_transformers()); }},
-  {"--gpu NAME|FILE[,...]",
-   modelled,
+  {{"--gpu NAME|FILE[,...]", modelled},
    "a known GPU, or a JSON object with peak_tflops, memory_gb, link_gb_per_s, network_gb_per_s, "
    "host_gb_per_s; for devices that differ, one for each",
    [](choose_command& c, std::string_view option, std::string_view word) {
@@ -89,55 +108,43 @@ constexpr option_reader<choose_command> options[] = {
        c.gpus.push_back(named_or_file(option, name, pp::gpu::named, pp::read_gpu));
    },
    [](verbs) { return names_in(pp::detail::known_gpus()); }},
-  {"--sequence S",
-   modelled,
+  {{"--sequence S", modelled},
    "tokens of a sequence",
    set<count_of<(1 << 24)>, &choose_command::setup, &pp::training_setup::sequence>},
-  {"--devices P",
-   modelled,
+  {{"--devices P", modelled},
    "devices of the pipeline",
    set<count_of<256>, &choose_command::devices>},
-  {"--microbatches M",
-   modelled,
+  {{"--microbatches M", modelled},
    "microbatches of one step",
    set<count_of<4096>, &choose_command::microbatches>},
-  {"--lengths L,LxN,...",
-   verbs::choose,
+  {{"--lengths L,LxN,...", verbs::choose},
    "in place of --sequence and --microbatches: the lengths of the sequences of one step, N of a "
    "length, or a file with such words",
    set<read_lengths, &choose_command::lengths>},
-  {"--sequences B",
-   modelled,
+  {{"--sequences B", modelled},
    "sequences of a microbatch; default 1",
    set<count_of<(1 << 12)>, &choose_command::setup, &pp::training_setup::sequences>},
-  {"--tensor T",
-   modelled,
+  {{"--tensor T", modelled},
    "GPUs that share every layer; default 1",
    set<count_of<1024>, &choose_command::setup, &pp::training_setup::tensor>},
-  {"--data D",
-   modelled,
+  {{"--data D", modelled},
    "replicas that share the optimizer's state; default 1",
    set<count_of<>, &choose_command::setup, &pp::training_setup::data>},
-  {"--expert E",
-   modelled,
+  {{"--expert E", modelled},
    "GPUs over which experts are spread; default 1",
    set<count_of<1024>, &choose_command::setup, &pp::training_setup::expert>},
-  {"--memory X",
-   modelled,
+  {{"--memory X", modelled},
    "of a GPU: 80GB, 80GiB; default: the GPU's",
    set<read_gigabytes, &choose_command::memory_gb>},
-  {"--modules N",
-   verbs::choose,
+  {{"--modules N", verbs::choose},
    "modules for further tokens (multi-token prediction), 0 to 64; default: the model's",
    [](choose_command& c, std::string_view option, std::string_view word) {
      c.modules = word == "0" ? 0 : count_of<64>(option, word);
    }},
-  {"--pictures N",
-   verbs::choose,
+  {{"--pictures N", verbs::choose},
    "pictures of a sequence, which the model's encoder reads; default: none, and no encoder",
    set<count_of<(1 << 16)>, &choose_command::pictures>},
-  {"--efficiency L,A,V",
-   modelled,
+  {{"--efficiency L,A,V", modelled},
    "shares of the peak rate in layers, attention and the output layer; default 0.62,0.62,0.40",
    [](choose_command& c, std::string_view option, std::string_view word) {
      double* const shares[] = {&c.reached.linear, &c.reached.attention, &c.reached.vocabulary};
@@ -147,14 +154,13 @@ constexpr option_reader<choose_command> options[] = {
                          " wants three shares of the peak rate, LAYERS,ATTENTION,OUTPUT, not " +
                          quoted(word));
      for (std::size_t i = 0; i < parts.size(); ++i) {
-       *shares[i] = number<1>(option, parts[i]);
+       *shares[i] = share_of<1>(option, parts[i]);
        if (!pp::detail::share_range.contains(*shares[i]))
          throw usage_error(std::string(option) + ": a share must be " +
                            pp::detail::share_range.words + ", not " + quoted(parts[i]));
      }
    }},
-  {"--cost FILE",
-   modelled,
+  {{"--cost FILE", modelled},
    "times that were measured, in seconds, in place of predicted ones: of equal shares of the "
    "model, "
    "or of each part",
@@ -165,8 +171,7 @@ constexpr option_reader<choose_command> options[] = {
      c.cost_file = std::string(word);
      c.measured = read_cost_file(option, word);
    }},
-  {"--layout LAYOUT",
-   modelled,
+  {{"--layout LAYOUT", modelled},
    "the cut, as Megatron-LM writes it: Et*3|(tt|)*29,L; only schedules with as many stages",
    [](choose_command& c, std::string_view option, std::string_view word) {
      std::vector<std::string> const stages = read_stages(option, word);
@@ -183,8 +188,7 @@ constexpr option_reader<choose_command> options[] = {
                          "layer L, the only one, not " +
                          quoted(word));
    }},
-  {"--schedules NAME,...",
-   verbs::choose,
+  {{"--schedules NAME,...", verbs::choose},
    "only these, of those that --list names; default: all",
    [](choose_command& c, std::string_view option, std::string_view word) {
      for (std::string_view const name : names_of(option, word, "the schedules to look at"))
@@ -194,53 +198,42 @@ constexpr option_reader<choose_command> options[] = {
          throw usage_error(std::string(option) + ": " + error.what());
        }
    }},
-  {"--clip",
-   verbs::choose,
+  {{"--clip", verbs::choose},
    "gradients are clipped by the norm of all: only schedules whose stages can add up totals",
    flag<&choose_command::clip>},
-  {"--tied",
-   verbs::choose,
+  {{"--tied", verbs::choose},
    "first and last stage share a weight, as models with tie_word_embeddings do",
    flag<&choose_command::tied>},
-  {"--frozen N",
-   verbs::choose,
+  {{"--frozen N", verbs::choose},
    "the first N layers (an encoder's are before the others) and the embedding have nothing to "
    "train: stages of these only go forward",
    set<count_of<(1 << 20)>, &choose_command::frozen>},
-  {"--experts",
-   verbs::choose,
+  {{"--experts", verbs::choose},
    "tokens travel to experts and back while other microbatches are computed: only schedules whose "
    "layers can be cut there",
    flag<&choose_command::experts>},
-  {"--jitter X",
-   verbs::choose,
+  {{"--jitter X", verbs::choose},
    "passes vary by this share of their time (standard deviation); ranks by the 95th percentile of "
    "40 samples",
-   set<number<1>, &choose_command::jitter>},
-  {"--search",
-   verbs::choose,
+   set<share_of<1>, &choose_command::jitter>},
+  {{"--search", verbs::choose},
    "then searches cut of layers, places of GPUs that differ and order of passes together, from all "
    "schedules",
    flag<&choose_command::search>},
-  {"--seconds X",
-   verbs::choose,
+  {{"--seconds X", verbs::choose},
    "of the search: how long; default 5",
-   set<number<86400>, &choose_command::seconds>},
-  {"--rounds N",
-   verbs::choose,
+   set<share_of<86400>, &choose_command::seconds>},
+  {{"--rounds N", verbs::choose},
    "of the search: N rounds in place of seconds: the same result on any machine",
    set<count_of<>, &choose_command::rounds>},
-  {"--seed N", verbs::choose, "of the search", set<count_of<(1 << 30)>, &choose_command::seed>},
-  {"--threads N",
-   verbs::choose,
+  {{"--seed N", verbs::choose}, "of the search", set<count_of<(1 << 30)>, &choose_command::seed>},
+  {{"--threads N", verbs::choose},
    "default: one for each core; the result is the same for any number",
    set<count_of<1024>, &choose_command::threads>},
-  {"--all",
-   verbs::choose,
+  {{"--all", verbs::choose},
    "every row of the table, and the frontier of memory and time",
    flag<&choose_command::all>},
-  {"--format FORMAT",
-   modelled,
+  {{"--format FORMAT", modelled},
    "text (default) or json; choose also has svg (memory and time of all) and header (C++: the pick "
    "as a type, its costs, timetable and plan; of schedules whose layers stay on a device)",
    set_one_of<formats, &choose_command::format>,

@@ -9,15 +9,6 @@ bool is_v(candidate const& one) {
   return one.extents.where == pp::placement::wave;
 }
 
-} // namespace
-
-bool surely_fits(choose_command const& asked, candidate const& one) {
-  pp::band const band = asked.predicted().memory_band(one.extents.chunks, is_v(one));
-  return one.gigabytes * band.most <= asked.memory_gb;
-}
-
-namespace {
-
 //! The first words of a sentence: "tied weights and totals need one copy of every stage".
 std::string in_short(std::string sentence) {
   if (std::size_t const colon = sentence.find(": "); colon != sentence.npos)
@@ -37,10 +28,6 @@ std::string per_cent(double share) {
   return rounded(100 * share, 1) + " %";
 }
 
-double tokens_per_second(choose_command const& asked, candidate const& one) {
-  return asked.tokens() / one.seconds / asked.devices / asked.setup.tensor;
-}
-
 //! What published runs of a candidate's kind held over the count; nothing where none is published.
 std::optional<pp::band> band_of(choose_command const& asked, candidate const& one) {
   if (is_apart(one.choice) || !one.groups.empty() || one.choice.adapted != adapter::none)
@@ -48,25 +35,43 @@ std::optional<pp::band> band_of(choose_command const& asked, candidate const& on
   return asked.predicted().memory_band(one.extents.chunks, is_v(one));
 }
 
-//! How sure the pick is to fit, and the fastest one that is.
-void append_doubt(std::string& out,
-                  choose_command const& asked,
-                  candidates const& found,
-                  candidate const& pick) {
-  if (surely_fits(asked, pick))
-    return;
-  candidate const* sure = nullptr;
-  for (candidate const& each : found.all)
-    if (each.cannot.empty() && surely_fits(asked, each) &&
-        (sure == nullptr || each.ranked < sure->ranked))
-      sure = &each;
-  out += "; not sure to fit ";
-  if (sure == nullptr) {
-    out += "(nothing is)";
-    return;
+//! What there is to report.
+struct reported {
+  choose_command const& asked;
+  candidates const& found;
+  pp::memory_choice const& choice;
+  std::vector<std::size_t> best = pp::frontier(points_of(found));
+
+  [[nodiscard]] candidate const& pick() const { return found.all[*choice.pick]; }
+  [[nodiscard]] bool fits(candidate const& one) const { return one.gigabytes <= asked.memory_gb; }
+  [[nodiscard]] bool is_best(std::size_t i) const {
+    return std::find(best.begin(), best.end(), i) != best.end();
   }
-  out += "(sure: " + sure->label + ", " + rounded(sure->gigabytes, 1) + " GB, " +
-         per_cent(sure->ranked / pick.ranked - 1) + " slower)";
+  //! Of those that can be run, or null.
+  [[nodiscard]] candidate const* fastest(auto const& wanted) const {
+    candidate const* result = nullptr;
+    for (candidate const& each : found.all)
+      if (each.cannot.empty() && wanted(each) &&
+          (result == nullptr || each.ranked < result->ranked))
+        result = &each;
+    return result;
+  }
+  //! How much slower than the pick.
+  [[nodiscard]] std::string slower(candidate const& one) const {
+    return per_cent(one.ranked / pick().ranked - 1) + " slower";
+  }
+};
+
+//! How sure the pick is to fit, and the fastest one that is.
+void append_doubt(std::string& out, reported const& all) {
+  if (surely_fits(all.asked, all.pick()))
+    return;
+  candidate const* const sure =
+    all.fastest([&](candidate const& each) { return surely_fits(all.asked, each); });
+  out += "; not sure to fit ";
+  out += sure == nullptr ? "(nothing is)"
+                         : "(sure: " + sure->label + ", " + rounded(sure->gigabytes, 1) + " GB, " +
+                             all.slower(*sure) + ")";
 }
 
 void append_heading(std::string& out, choose_command const& asked) {
@@ -121,57 +126,49 @@ void append_heading(std::string& out, choose_command const& asked) {
 }
 
 //! Rows of the table, the fastest first: one candidate, or several whose orders are the same.
-std::vector<std::vector<std::size_t>> rows_of(candidates const& found, std::size_t pick) {
-  std::vector<std::size_t> order(found.all.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return found.all[a].ranked < found.all[b].ranked;
-  });
+std::vector<std::vector<std::size_t>> rows_of(reported const& all) {
+  std::vector<candidate> const& found = all.found.all;
   std::vector<std::vector<std::size_t>> rows;
-  auto const same = [&found](std::size_t a, std::size_t b) {
-    candidate const& one = found.all[a];
-    candidate const& other = found.all[b];
+  auto const same = [&](std::size_t a, std::size_t b) {
+    candidate const& one = found[a];
+    candidate const& other = found[b];
     return one.order != 0 && one.order == other.order && one.layers == other.layers &&
            one.extents == other.extents && one.gigabytes == other.gigabytes &&
            one.seconds == other.seconds && one.cannot.empty() == other.cannot.empty();
   };
-  for (std::size_t const i : order) {
+  auto const every = [](candidate const&) { return true; };
+  for (std::size_t const i : numbers_of(all.found, every, &candidate::ranked)) {
     auto row = rows.rbegin(); // as fast ones stand next to each other
-    while (row != rows.rend() && found.all[row->front()].ranked == found.all[i].ranked &&
+    while (row != rows.rend() && found[row->front()].ranked == found[i].ranked &&
            !same(row->front(), i))
       ++row;
-    if (row == rows.rend() || found.all[row->front()].ranked != found.all[i].ranked)
+    if (row == rows.rend() || found[row->front()].ranked != found[i].ranked)
       rows.push_back({i});
     else
-      row->insert(i == pick ? row->begin() : row->end(), i);
+      row->insert(i == all.choice.pick ? row->begin() : row->end(), i);
   }
   return rows;
 }
 
 //! The pick and the three next best of what fits, with what of the faster ones cannot be run; or
 //! all.
-void append_table(std::string& out,
-                  choose_command const& asked,
-                  candidates const& found,
-                  pp::memory_choice const& choice,
-                  std::vector<std::size_t> const& best) {
+void append_table(std::string& out, reported const& all) {
   constexpr std::size_t most_rows = 4;
   constexpr std::size_t most_refused = 3;
-  std::vector<std::vector<std::size_t>> const rows = rows_of(found, *choice.pick);
   std::vector<std::pair<std::vector<std::size_t>, std::string>> shown;
   std::size_t width = 8;
   std::size_t fit = 0;
   std::size_t refused = 0;
   std::size_t left_out = 0;
   std::size_t too_large = 0;
-  for (std::vector<std::size_t> const& row : rows) {
-    candidate const& one = found.all[row.front()];
-    bool const fits = one.gigabytes <= asked.memory_gb;
+  for (std::vector<std::size_t> const& row : rows_of(all)) {
+    candidate const& one = all.found.all[row.front()];
+    bool const fits = all.fits(one);
     bool const runs = one.cannot.empty();
     too_large += fits ? 0 : row.size();
     bool const show =
-      asked.all || row.front() == *choice.pick ||
-      (fits && runs && one.ranked >= found.all[*choice.pick].ranked * 0.999 && fit < most_rows) ||
+      all.asked.all || row.front() == *all.choice.pick ||
+      (fits && runs && one.ranked >= all.pick().ranked * 0.999 && fit < most_rows) ||
       (fits && !runs && fit == 0 && refused < most_refused);
     if (!show) {
       left_out += fits && runs ? row.size() : 0;
@@ -180,55 +177,51 @@ void append_table(std::string& out,
     (runs ? fit : refused) += fits ? 1 : 0;
     std::string name;
     for (std::size_t const i : row)
-      name += (name.empty() ? "" : " = ") + found.all[i].label;
+      name += (name.empty() ? "" : " = ") + all.found.all[i].label;
     width = std::max(width, name.size());
     shown.push_back({row, std::move(name)});
   }
+  bool const varies = all.asked.jitter > 0;
   std::string head = "schedule";
   head.resize(width, ' ');
-  out += "\n  " + head + "    time s" + (asked.jitter > 0 ? "     95 %" : "") +
+  out += "\n  " + head + "    time s" + (varies ? "     95 %" : "") +
          "   gap %  bubble %  memory GB  tokens/s/GPU\n";
   for (auto& [row, name] : shown) {
-    candidate const& one = found.all[row.front()];
-    bool const frontier =
-      std::find_first_of(row.begin(), row.end(), best.begin(), best.end()) != row.end();
+    candidate const& one = all.found.all[row.front()];
+    bool const best = std::ranges::any_of(row, [&](std::size_t i) { return all.is_best(i); });
+    double const tokens_per_second =
+      all.asked.tokens() / one.seconds / all.asked.devices / all.asked.setup.tensor;
     name.resize(width, ' ');
-    out += row.front() == *choice.pick ? "> " : frontier ? "* " : "  ";
-    out += name + cell(one.seconds, 3, 10);
-    if (asked.jitter > 0)
-      out += cell(one.ranked, 3, 9);
-    out += cell(std::max(0.0, 100 * (one.seconds / one.bound - 1)), 1, 8) +
-           cell(100 * one.bubble, 1, 10);
-    out += cell(one.gigabytes, 1, 11) + cell(tokens_per_second(asked, one), 0, 14);
-    out += !one.cannot.empty()                ? "  " + in_short(one.cannot) + "\n"
-           : one.gigabytes <= asked.memory_gb ? "\n"
-                                              : "  too large\n";
+    out += row.front() == *all.choice.pick ? "> " : best ? "* " : "  ";
+    out += name + cell(one.seconds, 3, 10) + (varies ? cell(one.ranked, 3, 9) : "") +
+           cell(std::max(0.0, 100 * (one.seconds / one.bound - 1)), 1, 8) +
+           cell(100 * one.bubble, 1, 10) + cell(one.gigabytes, 1, 11) +
+           cell(tokens_per_second, 0, 14);
+    out += !one.cannot.empty() ? "  " + in_short(one.cannot) + "\n"
+           : all.fits(one)     ? "\n"
+                               : "  too large\n";
   }
-  pp::append(out,
-             "> the pick, * nothing is faster with less memory; gap: to the time that no order");
-  pp::append(out, " of this placement and memory can beat\n");
+  out += "> the pick, * nothing is faster with less memory; gap: to the time that no order of this "
+         "placement and memory can beat\n";
   if (left_out > 0)
     pp::append(out, left_out, " more fit and are left out; --all shows them, and the frontier\n");
   if (too_large > 0)
-    pp::append(out, too_large, " of ", found.all.size(), " do not fit\n");
+    pp::append(out, too_large, " of ", all.found.all.size(), " do not fit\n");
 }
 
 //! Memory upwards, time to the right: one line per point of the frontier.
-void append_frontier(std::string& out,
-                     candidates const& found,
-                     pp::memory_choice const& choice,
-                     std::vector<std::size_t> const& best) {
+void append_frontier(std::string& out, reported const& all) {
   constexpr double columns = 48;
   double slowest = 0;
-  for (std::size_t const i : best)
-    slowest = std::max(slowest, found.all[i].ranked);
+  for (std::size_t const i : all.best)
+    slowest = std::max(slowest, all.found.all[i].ranked);
   out += "\nthe frontier, least memory first:\n";
-  for (std::size_t const i : best) {
-    candidate const& one = found.all[i];
+  for (std::size_t const i : all.best) {
+    candidate const& one = all.found.all[i];
     auto const length = static_cast<std::size_t>(columns * one.ranked / slowest);
     out += cell(one.gigabytes, 1, 8) + " GB |" + std::string(length, '#') +
            std::string(static_cast<std::size_t>(columns) - length, ' ') + "| " +
-           rounded(one.ranked, 3) + " s  " + one.label + (i == choice.pick ? "  <" : "") + "\n";
+           rounded(one.ranked, 3) + " s  " + one.label + (i == all.choice.pick ? "  <" : "") + "\n";
   }
 }
 
@@ -249,78 +242,72 @@ void append_groups(std::string& out, candidate const& pick) {
   out += "; --format json has the sequences of each";
 }
 
+//! Numbers, each after a blank.
+void append_numbers(std::string& out, std::string_view before, std::vector<int> const& numbers) {
+  out += before;
+  for (int const each : numbers)
+    pp::append(out, " ", each);
+}
+
 void append_layers(std::string& out, choose_command const& asked, candidate const& pick) {
   if (!pick.groups.empty())
     return append_groups(out, pick);
-  if (std::count(pick.layers.begin(), pick.layers.end(), 0) ==
-      static_cast<std::ptrdiff_t>(pick.layers.size())) {
+  if (std::ranges::all_of(pick.layers, [](int layers) { return layers == 0; })) {
     out += "layers are cut at their attention";
     return;
   }
-  pp::append(out, "layers of the stages:");
-  for (int const layers : pick.layers)
-    pp::append(out, " ", layers);
+  append_numbers(out, "layers of the stages:", pick.layers);
   if (std::string const layout = layout_of(asked, pick); !layout.empty())
     pp::append(out, ", as a layout ", layout);
 }
 
 //! The pick, and how it stands to what else fits.
-void append_pick(std::string& out,
-                 choose_command const& asked,
-                 candidates const& found,
-                 candidate const& pick) {
+void append_pick(std::string& out, reported const& all) {
+  candidate const& pick = all.pick();
+  double const fastest = all.fastest([&](candidate const& each) { return all.fits(each); })->ranked;
   std::size_t fit = 0;
   std::size_t equal = 0;
-  double fastest = pick.ranked;
-  candidate const* second = nullptr;
-  for (candidate const& each : found.all)
-    if (each.gigabytes <= asked.memory_gb && each.cannot.empty())
-      fastest = std::min(fastest, each.ranked);
-  for (candidate const& each : found.all) {
-    if (each.gigabytes > asked.memory_gb || !each.cannot.empty())
-      continue;
-    ++fit;
-    bool const same = &each == &pick || (each.order == pick.order && each.seconds == pick.seconds &&
-                                         each.layers == pick.layers);
-    if (&each != &pick && each.ranked <= fastest * (1 + pp::memory_choice::equal))
-      ++equal;
-    else if (!same && (second == nullptr || each.ranked < second->ranked))
-      second = &each;
-  }
+  auto const is_equal = [&](candidate const& each) {
+    return &each != &pick && each.ranked <= fastest * (1 + pp::memory_choice::equal);
+  };
+  for (candidate const& each : all.found.all)
+    if (all.fits(each) && each.cannot.empty()) {
+      ++fit;
+      equal += is_equal(each) ? 1 : 0;
+    }
+  candidate const* const second = all.fastest([&](candidate const& each) {
+    return all.fits(each) && !is_equal(each) && &each != &pick &&
+           !(each.order == pick.order && each.seconds == pick.seconds &&
+             each.layers == pick.layers);
+  });
   pp::append(out, "\npick: ", pick.label, ", the fastest of ", fit, " that fit");
   if (equal > 0)
     pp::append(out, ", with the least memory of ", equal + 1, " as fast within 0.1 %");
   if (second != nullptr)
-    pp::append(out, "; next is ", second->label, ", ");
-  if (second != nullptr)
-    out += per_cent(second->ranked / pick.ranked - 1) + " slower";
-  out += "\n";
-  out += std::string(pick.groups.empty() ? "no order of its placement and memory is"
-                                         : "no groups for its microbatches are") +
-         " more than " + per_cent(std::max(0.0, 1 - pick.bound / pick.seconds)) + " faster\n";
+    pp::append(out, "; next is ", second->label, ", ", all.slower(*second));
+  auto const beaten = [&](double bound) {
+    return " more than " + per_cent(std::max(0.0, 1 - bound / pick.seconds)) + " faster\n";
+  };
+  out += pick.groups.empty() ? "\nno order of its placement and memory is"
+                             : "\nno groups for its microbatches are";
+  out += beaten(pick.bound);
   if (pick.any_bound > 0)
-    out += std::string(asked.keeps_cut() ? "no order of these stages"
-                                         : "no cut, no placement and no order of the layers") +
-           " on these devices is more than " +
-           per_cent(std::max(0.0, 1 - pick.any_bound / pick.seconds)) + " faster\n";
+    out += std::string(all.asked.keeps_cut() ? "no order of these stages"
+                                             : "no cut, no placement and no order of the layers") +
+           " on these devices is" + beaten(pick.any_bound);
 }
 
 //! Devices, layers and chunks of the pick.
 void append_cut(std::string& out, choose_command const& asked, candidate const& pick) {
   if (!pick.places.empty()) {
-    pp::append(out, "devices at the places of the pipeline:");
-    for (int const device : pick.places)
-      pp::append(out, " ", device);
+    append_numbers(out, "devices at the places of the pipeline:", pick.places);
     out += "\n";
   }
   append_layers(out, asked, pick);
   if (pick.chunk_lengths.size() > 1 && !asked.lengths.empty())
     pp::append(out, "; at most ", pick.chunk_lengths.front(), " tokens of a chunk");
-  else if (pick.chunk_lengths.size() > 1) {
-    pp::append(out, "; tokens of the chunks:");
-    for (int const tokens : pick.chunk_lengths)
-      pp::append(out, " ", tokens);
-  }
+  else if (pick.chunk_lengths.size() > 1)
+    append_numbers(out, "; tokens of the chunks:", pick.chunk_lengths);
   out += "\n";
   if (inner_modules(asked, pick).empty())
     return;
@@ -333,12 +320,10 @@ void append_cut(std::string& out, choose_command const& asked, candidate const& 
 }
 
 //! What is known of the memory that it takes.
-void append_memory(std::string& out,
-                   choose_command const& asked,
-                   candidates const& found,
-                   candidate const& pick) {
+void append_memory(std::string& out, reported const& all) {
+  candidate const& pick = all.pick();
   out += "memory: " + rounded(pick.gigabytes, 1) + " GB counted; ";
-  if (std::optional<pp::band> const band = band_of(asked, pick))
+  if (std::optional<pp::band> const band = band_of(all.asked, pick))
     out += "published runs of its kind held " + rounded(band->least, 2) + " to " +
            rounded(band->most, 2) + " of the count, here " +
            rounded(pick.gigabytes * band->least, 1) + " to " +
@@ -349,7 +334,7 @@ void append_memory(std::string& out,
     out += "of runs with a vocabulary in shards no memory is published";
   else
     out += "of runs that recompute or copy to the host nothing comparable is published";
-  append_doubt(out, asked, found, pick);
+  append_doubt(out, all);
   out += "\n";
   if (pick.host_gigabytes > 0)
     out += "on the host: " + rounded(pick.host_gigabytes, 1) + " GB for each GPU\n";
@@ -357,48 +342,39 @@ void append_memory(std::string& out,
 
 //! What chunks are good for.
 //! @pre the pick has some
-void append_chunks(std::string& out,
-                   choose_command const& asked,
-                   candidates const& found,
-                   candidate const& pick) {
-  if (!asked.measured)
+void append_chunks(std::string& out, reported const& all) {
+  if (!all.asked.measured)
     out += "chunks: published runs with 4 reached 0.88 to 0.93 of the predicted speed\n";
-  candidate const* whole = nullptr;
-  for (candidate const& each : found.all)
-    if (each.gigabytes <= asked.memory_gb && each.extents.chunks == 1 && each.cannot.empty() &&
-        each.choice.adapted != adapter::attention_exchange &&
-        (whole == nullptr || each.ranked < whole->ranked))
-      whole = &each;
+  candidate const* const whole = all.fastest([&](candidate const& each) {
+    return all.fits(each) && each.extents.chunks == 1 &&
+           each.choice.adapted != adapter::attention_exchange;
+  });
   if (whole != nullptr)
-    out += "with whole sequences: " + whole->label + ", " +
-           per_cent(whole->ranked / pick.ranked - 1) + " slower by prediction, " +
-           rounded(whole->gigabytes, 1) + " GB\n";
+    out += "with whole sequences: " + whole->label + ", " + all.slower(*whole) +
+           " by prediction, " + rounded(whole->gigabytes, 1) + " GB\n";
 }
 
-void append_reasons(std::string& out,
-                    choose_command const& asked,
-                    candidates const& found,
-                    pp::memory_choice const& choice) {
-  candidate const& pick = found.all[*choice.pick];
-  append_pick(out, asked, found, pick);
-  append_cut(out, asked, pick);
-  append_memory(out, asked, found, pick);
-  if (!asked.measured && asked.lengths.empty())
+void append_reasons(std::string& out, reported const& all) {
+  candidate const& pick = all.pick();
+  append_pick(out, all);
+  append_cut(out, all.asked, pick);
+  append_memory(out, all);
+  if (!all.asked.measured && all.asked.lengths.empty())
     out += "time: 74 % of 105 published runs took within 15 % of the prediction\n";
   if (pick.extents.chunks > 1)
-    append_chunks(out, asked, found, pick);
-  if (choice.faster) {
-    candidate const& faster = found.all[*choice.faster];
-    double const more = faster.gigabytes - asked.memory_gb;
+    append_chunks(out, all);
+  if (all.choice.faster) {
+    candidate const& faster = all.found.all[*all.choice.faster];
+    double const more = faster.gigabytes - all.asked.memory_gb;
     double const gain = 1 - faster.ranked / pick.ranked;
     out += "more memory: " + rounded(more, 1) + " GB more would buy " + per_cent(gain) + ", with " +
            faster.label + ": " + rounded(100 * gain / std::max(more, 1e-3), 2) + " % per GB\n";
   } else {
     out += "more memory buys nothing here\n";
   }
-  candidate const& least = found.all[*choice.least];
+  candidate const& least = all.found.all[*all.choice.least];
   out += "least memory: " + rounded(least.gigabytes, 1) + " GB, with " + least.label + ", " +
-         per_cent(least.ranked / pick.ranked - 1) + " slower\n";
+         all.slower(least) + "\n";
 }
 
 //! A list of JSON behind what stands before it.
@@ -420,21 +396,29 @@ void append_json_list(std::string& out, std::string_view before, std::vector<Val
   append_json_list(out, before, values, [&out](Value value) { pp::append(out, value); });
 }
 
-std::string json_of(choose_command const& asked,
-                    candidates const& found,
-                    pp::memory_choice const& choice,
-                    std::vector<std::size_t> const& best) {
+//! Groups of GPUs by microbatch, as a member of JSON.
+void append_json_groups(std::string& out, std::vector<std::vector<gpu_group>> const& all) {
+  append_json_list(out, ", \"groups\": ", all, [&out](std::vector<gpu_group> const& groups) {
+    append_json_list(out, "", groups, [&out](gpu_group const& group) {
+      pp::append(out, "{\"gpus\": ", group.gpus);
+      append_json_list(out, ", \"sequences\": ", group.sequences);
+      out += "}";
+    });
+  });
+}
+
+std::string json_of(reported const& all) {
+  choose_command const& asked = all.asked;
   std::string out = "{\"model\": \"";
   for (char const c : asked.model_name)
     out += c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20 ? '_' : c;
   pp::append(out, "\", \"devices\": ", asked.devices, ", \"microbatches\": ", asked.microbatches);
-  pp::append(out, ", \"memory_gb\": ", asked.memory_gb);
-  pp::append(out, ", \"pick\": ", *choice.pick);
-  append_json_list(out, ",\n \"frontier\": ", best);
+  pp::append(out, ", \"memory_gb\": ", asked.memory_gb, ", \"pick\": ", *all.choice.pick);
+  append_json_list(out, ",\n \"frontier\": ", all.best);
   out += ",\n \"candidates\": [";
-  for (std::size_t i = 0; i < found.all.size(); ++i) {
-    candidate const& one = found.all[i];
-    pp::append(out, i > 0 ? ",\n  " : "\n  ", "{\"schedule\": \"", one.label, "\"");
+  for (candidate const& one : all.found.all) {
+    out += &one == all.found.all.data() ? "\n  " : ",\n  ";
+    pp::append(out, "{\"schedule\": \"", one.label, "\"");
     pp::append(out, ", \"seconds\": ", one.seconds, ", \"ranked\": ", one.ranked);
     pp::append(out, ", \"bound\": ", one.bound, ", \"bubble_rate\": ", one.bubble);
     if (one.any_bound > 0)
@@ -446,26 +430,16 @@ std::string json_of(choose_command const& asked,
       pp::append_quoted(out, one.cannot);
     }
     pp::append(out, ", \"memory_gb\": ", one.gigabytes);
-    if (std::optional<pp::band> const band = band_of(asked, one))
-      pp::append(out,
-                 ", \"memory_least_gb\": ",
-                 one.gigabytes * band->least,
-                 ", \"memory_most_gb\": ",
-                 one.gigabytes * band->most);
+    if (std::optional<pp::band> const band = band_of(asked, one)) {
+      pp::append(out, ", \"memory_least_gb\": ", one.gigabytes * band->least);
+      pp::append(out, ", \"memory_most_gb\": ", one.gigabytes * band->most);
+    }
     append_json_list(out, ", \"layers\": ", one.layers);
     if (std::string const layout = layout_of(asked, one); !layout.empty())
       pp::append(out, ", \"layout\": \"", layout, "\"");
     append_json_list(out, ", \"chunk_lengths\": ", one.chunk_lengths);
     if (!one.groups.empty())
-      append_json_list(
-        out, ", \"groups\": ", one.groups, [&out](std::vector<gpu_group> const& groups) {
-          append_json_list(out, "", groups, [&out](gpu_group const& group) {
-            append_json_list(out,
-                             "{\"gpus\": " + std::to_string(group.gpus) + ", \"sequences\": ",
-                             group.sequences);
-            out += "}";
-          });
-        });
+      append_json_groups(out, one.groups);
     out += "}";
   }
   return out + "]}\n";
@@ -487,43 +461,34 @@ void append_point(
   pp::append(out, "</text>\n");
 }
 
-std::string svg_of(choose_command const& asked,
-                   candidates const& found,
-                   pp::memory_choice const& choice,
-                   std::vector<std::size_t> const& best) {
-  constexpr double width = 860;
-  constexpr double height = 420;
-  constexpr double left = 70;
-  constexpr double top = 40;
-  double most_memory = asked.memory_gb;
-  double least_time = found.all.front().ranked;
+std::string svg_of(reported const& all) {
+  constexpr double left = 70, top = 40, right = left + 860, bottom = top + 420;
+  std::vector<candidate> const& found = all.found.all;
+  double most_memory = all.asked.memory_gb;
+  double least_time = found.front().ranked;
   double most_time = 0;
-  for (candidate const& each : found.all) {
+  for (candidate const& each : found) {
     most_memory = std::max(most_memory, each.gigabytes);
     least_time = std::min(least_time, each.ranked);
     most_time = std::max(most_time, each.ranked);
   }
   double const range = std::max(most_time - least_time, 1e-3 * most_time);
-  auto const x = [&](double memory) { return left + width * memory / most_memory; };
-  auto const y = [&](double time) { return top + height * (most_time - time) / range; };
-  std::string out;
-  pp::append(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"540\"");
-  pp::append(out, " font-family=\"sans-serif\" font-size=\"12\">\n");
-  pp::append(out, "<rect width=\"1000\" height=\"540\" fill=\"white\"/>\n<text x=\"70\" y=\"24\"");
-  pp::append(out, " font-size=\"15\">");
-  pp::append_xml(out, asked.model_name);
-  pp::append(out, ": memory of a GPU in GB and time of a step in seconds</text>\n");
+  auto const x = [&](double memory) { return left + (right - left) * memory / most_memory; };
+  auto const y = [&](double time) { return top + (bottom - top) * (most_time - time) / range; };
+  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"1000\" height=\"540\" "
+                    "font-family=\"sans-serif\" font-size=\"12\">\n"
+                    "<rect width=\"1000\" height=\"540\" fill=\"white\"/>\n"
+                    "<text x=\"70\" y=\"24\" font-size=\"15\">";
+  pp::append_xml(out, all.asked.model_name);
+  out += ": memory of a GPU in GB and time of a step in seconds</text>\n";
   auto const line = [&](double x1, double y1, double x2, double y2, char const* style) {
     pp::append(out, "<line x1=\"", rounded(x1, 1), "\" y1=\"", rounded(y1, 1), "\" x2=\"");
     pp::append(out, rounded(x2, 1), "\" y2=\"", rounded(y2, 1), "\" ", style, "/>\n");
   };
-  line(left, top + height, left + width, top + height, "stroke=\"black\"");
-  line(left, top, left, top + height, "stroke=\"black\"");
-  line(x(asked.memory_gb),
-       top,
-       x(asked.memory_gb),
-       top + height,
-       "stroke=\"#b03030\" stroke-dasharray=\"4 3\"");
+  line(left, bottom, right, bottom, "stroke=\"black\"");
+  line(left, top, left, bottom, "stroke=\"black\"");
+  double const limit = x(all.asked.memory_gb);
+  line(limit, top, limit, bottom, "stroke=\"#b03030\" stroke-dasharray=\"4 3\"");
   for (int tick = 0; tick <= 4; ++tick) {
     double const memory = most_memory * tick / 4;
     double const time = least_time + range * tick / 4;
@@ -531,21 +496,27 @@ std::string svg_of(choose_command const& asked,
     pp::append(out, rounded(memory, 1), "</text>\n<text x=\"62\" y=\"", rounded(y(time) + 4, 1));
     pp::append(out, "\" text-anchor=\"end\">", rounded(time, 2), "</text>\n");
   }
-  for (std::size_t k = 0; k + 1 < best.size(); ++k) {
-    candidate const& a = found.all[best[k]];
-    candidate const& b = found.all[best[k + 1]];
+  for (std::size_t k = 0; k + 1 < all.best.size(); ++k) {
+    candidate const& a = found[all.best[k]];
+    candidate const& b = found[all.best[k + 1]];
     line(x(a.gigabytes), y(a.ranked), x(b.gigabytes), y(b.ranked), "stroke=\"#3060a0\"");
   }
-  for (std::size_t i = 0; i < found.all.size(); ++i) {
-    candidate const& one = found.all[i];
-    bool const chosen = i == choice.pick;
-    bool const front = std::find(best.begin(), best.end(), i) != best.end();
-    append_point(out, one, x(one.gigabytes), y(one.ranked), chosen, front);
-  }
+  for (std::size_t i = 0; i < found.size(); ++i)
+    append_point(out,
+                 found[i],
+                 x(found[i].gigabytes),
+                 y(found[i].ranked),
+                 i == all.choice.pick,
+                 all.is_best(i));
   return out + "</svg>\n";
 }
 
 } // namespace
+
+bool surely_fits(choose_command const& asked, candidate const& one) {
+  pp::band const band = asked.predicted().memory_band(one.extents.chunks, is_v(one));
+  return one.gigabytes * band.most <= asked.memory_gb;
+}
 
 std::string choose_report(choose_command const& asked, candidates& found) {
   if (found.all.empty())
@@ -553,36 +524,34 @@ std::string choose_report(choose_command const& asked, candidates& found) {
                       (found.refused.empty() ? std::string("missing") : found.refused.front()));
   improve_cuts(asked, found);
   pp::memory_choice const choice = choose_lowered(asked, found);
-  std::vector<pp::choice_point> const points = points_of(found);
-  if (!std::isfinite(points[*choice.least].time))
+  candidate const& least = found.all[*choice.least];
+  if (!least.cannot.empty())
     throw usage_error("choose: no schedule can run that; the first says: " +
                       found.all.front().cannot);
-  if (!choice.pick) {
-    candidate const& least = found.all[*choice.least];
+  if (!choice.pick)
     throw usage_error("choose: nothing fits " +
                       rounded(asked.memory_gb, asked.memory_gb < 1 ? 6 : 2) +
                       " GB per GPU; the least is " + rounded(least.gigabytes, 1) + " GB, with " +
                       least.label + ": take that much, more devices or more tensor parallelism");
-  }
-  std::vector<std::size_t> const best = pp::frontier(points);
+  reported const all{asked, found, choice};
   if (asked.format == "json")
-    return json_of(asked, found, choice, best);
+    return json_of(all);
   if (asked.format == "svg")
-    return svg_of(asked, found, choice, best);
+    return svg_of(all);
   if (asked.format == "header")
-    return choose_header(asked, found.all[*choice.pick]);
+    return choose_header(asked, all.pick());
   std::string out;
   append_heading(out, asked);
-  append_table(out, asked, found, choice, best);
+  append_table(out, all);
   if (asked.all)
-    append_frontier(out, found, choice, best);
-  append_reasons(out, asked, found, choice);
+    append_frontier(out, all);
+  append_reasons(out, all);
   return out;
 }
 
 void choose(std::span<char const* const> words) {
   choose_command const asked = read_choose_command(verbs::choose, words);
-  candidates found = asked.lengths.empty() ? evaluate_all(asked) : evaluate_lengths(asked);
+  candidates found = evaluate_all(asked);
   std::string const text = choose_report(asked, found);
   std::fwrite(text.data(), 1, text.size(), stdout);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "search.hpp"
+#include "choose.hpp"
 
 namespace examples {
 namespace {
@@ -35,41 +35,90 @@ layer_speeds speeds_of(choose_command const& asked) {
   return result;
 }
 
-//! Microbatches that are alike.
-class equal_work {
-public:
-  explicit equal_work(choose_command const& asked) : asked_(asked), bound_(speeds_of(asked)) {}
+//! No cut, placement and order takes less for sequences of unequal length: all devices at work all
+//! the time, on what no padding and no exchange adds to.
+double least_of_sequences(choose_command const& asked) {
+  if (asked.frozen > 0 && asked.measures_shares())
+    return 0;       // the file does not say what of a share is frozen
+  double speed = 0; // of all devices together, in that of the first
+  for (int device = 0; device < asked.devices; ++device) {
+    double const rate = asked.gpu(device).peak_tflops / asked.gpu(0).peak_tflops;
+    double const link = asked.gpu(device).link_gb_per_s / asked.gpu(0).link_gb_per_s;
+    speed += asked.setup.expert > 1 ? std::max(rate, link) : rate; // what experts get is sent
+  }
+  packed_sequences alone;
+  for (std::size_t i = 0; i < asked.lengths.size(); ++i)
+    alone.whole.push_back({{{static_cast<int>(i), 0, asked.lengths[i]}}});
+  choose_command first = asked;
+  first.gpus.resize(1);
+  first.devices = 1;
+  candidate one;
+  one.sequences = std::make_shared<packed_sequences const>(std::move(alone));
+  one.extents = {.devices = 1, .microbatches = static_cast<int>(asked.lengths.size())};
+  one.layers = {asked.parts()};
+  pp::cost_table const cost = costs_of(first, one).without_exchanges();
+  double work = 0; // seconds of the first device
+  for (int i = 0; i < one.extents.microbatches; ++i)
+    for (pp::pass_kind const kind : pp::detail::split_kinds(pp::training))
+      work += cost.duration(pp::row_writer::make(kind, 0, i));
+  return work / speed;
+}
 
-  [[nodiscard]] std::vector<int> chunk_lengths(pp::shape const& extents) const {
-    return cut_sequence(asked_, extents.chunks);
+//! The command with its GPUs at their places.
+choose_command placed_gpus(choose_command const& asked, std::vector<int> const& places) {
+  choose_command result = asked;
+  if (asked.gpus.size() > 1)
+    for (std::size_t place = 0; place < places.size(); ++place)
+      result.gpus[place] = asked.gpus[static_cast<std::size_t>(places[place])];
+  return result;
+}
+
+//! The model, the GPUs and the sequences of a command, for the search.
+class searched_model {
+public:
+  searched_model(choose_command const& asked, std::shared_ptr<packed_sequences const> sequences)
+      : asked_(asked), sequences_(std::move(sequences)),
+        least_(sequences_ ? least_of_sequences(asked) : 0),
+        bound_(sequences_ ? layer_speeds{} : speeds_of(asked)) {}
+
+  [[nodiscard]] int layers() const { return asked_.keeps_cut() ? 0 : asked_.parts(); }
+  [[nodiscard]] bool equal_devices() const {
+    return std::all_of(asked_.gpus.begin(), asked_.gpus.end(), [this](pp::gpu const& each) {
+      return each == asked_.gpus.front();
+    });
   }
-  [[nodiscard]] pp::cost_table
-  costs(choose_command const& asked, pp::pipeline_view const&, candidate const& one) const {
-    return costs_of(asked, one);
+  [[nodiscard]] std::vector<int> start(pp::pipeline_view const& over,
+                                       std::vector<int> const& places) const {
+    if (asked_.keeps_cut())
+      return std::vector<int>(static_cast<std::size_t>(over.extents.stages()));
+    return cuts_of_layers(placed_gpus(asked_, places), over.extents, false).front();
   }
-  void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) const {
-    examples::count_memory(asked, table, one);
+  [[nodiscard]] pp::cost_table costs(pp::pipeline_view const& over,
+                                     pp::arrangement const& how) const {
+    return costs_of(placed_gpus(asked_, how.places), candidate_of(over.extents, how));
   }
-  void
-  measure(choose_command const& asked, pp::dynamic_timetable const& table, candidate& one) const {
-    pp::cost_table const cost = costs_of(asked, one);
-    one.latency = cost.latency();
-    examples::measure(asked, table, cost, one);
+  [[nodiscard]] double excess(pp::timetable_view table, pp::arrangement const& how) const {
+    candidate one = candidate_of(table.over.extents, how);
+    count_memory(placed_gpus(asked_, how.places), table, one);
+    return std::max(0.0, one.gigabytes - asked_.memory_gb);
   }
   [[nodiscard]] double least_time(pp::pipeline_view const& over) const {
+    if (sequences_)
+      return least_;
     bool const frozen = asked_.frozen > 0;
     if (!asked_.keeps_cut() || asked_.gpus.size() > 1 || (frozen && asked_.measured))
       return frozen ? 0 : pp::least_of_cuts(bound_.layers, bound_.speeds, 0, over);
-    candidate one;
-    one.extents = over.extents;
-    one.layers = cuts_of_layers(asked_, one.extents, false).front();
-    one.chunk_lengths = chunk_lengths(one.extents);
-    pp::cost_table const cost = costs_of(asked_, one).without_exchanges();
+    pp::cost_table const cost =
+      costs_of(asked_, candidate_of(over.extents, {})).without_exchanges();
     return frozen ? shared_work(over, cost) : pp::least_times(over, cost).makespan.least();
   }
-  //! Not where a layer is cut, or moves.
-  [[nodiscard]] bool is_bounded(candidate const& one) const {
-    return !one.choice.has_shards() && !is_apart(one.choice);
+  [[nodiscard]] candidate candidate_of(pp::shape const& extents, pp::arrangement const& how) const {
+    candidate one;
+    one.sequences = sequences_;
+    one.extents = extents;
+    one.layers = asked_.keeps_cut() ? cuts_of_layers(asked_, extents, false).front() : how.cut;
+    one.chunk_lengths = chunk_lengths_of(asked_, sequences_.get(), extents.chunks);
+    return one;
   }
 
 private:
@@ -85,57 +134,46 @@ private:
   }
 
   choose_command const& asked_;
+  std::shared_ptr<packed_sequences const> sequences_;
+  double least_;
   layer_speeds bound_;
 };
 
-//! Tries every move of a layer to another stage, until none helps or time is over.
-//! @return whether one has helped
-bool move_layers(choose_command const& asked,
-                 evaluate_again const& evaluate,
-                 progress_line& line,
-                 evaluated& best) {
-  bool better = false;
-  auto const stages = best.what.layers.size();
-  for (std::size_t from = 0; from < stages; ++from)
-    for (std::size_t to = 0; to < stages; ++to) {
-      std::vector<int> cut = best.what.layers;
-      int const least = from + 1 == stages ? staying_modules(asked, false) : 0;
-      if (to == from || cut[from] == least || !line.time_left())
-        continue;
-      --cut[from];
-      ++cut[to];
-      line.say("moving layers, best " + rounded(best.what.seconds, 4) + " s");
-      try {
-        evaluated other = evaluate(best.what, best.what.choice, cut);
-        if (!other.what.cannot.empty() || !is_better_cut(asked, other.what, best.what))
-          continue;
-        best = std::move(other);
-        better = true;
-      } catch (std::invalid_argument const&) {
-        // Its schedule has no order in which this cut fits.
-      }
-    }
-  return better;
-}
+//! Predictions are not so good that less would be a gain.
+constexpr double least_gain = 1e-3;
 
 } // namespace
 
-void add_searched_experts(choose_command const& asked,
-                          evaluate_again const& evaluate,
-                          candidates& found) {
+void add_searched_experts(choose_command const& asked, candidates& found) {
   constexpr std::size_t most = 4;
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < found.all.size(); ++i)
-    if (found.all[i].cannot.empty() && found.all[i].gigabytes <= asked.memory_gb)
-      order.push_back(i);
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return found.all[i].seconds; });
+  std::vector<std::size_t> order = numbers_of(
+    found,
+    [&](candidate const& one) { return one.cannot.empty() && one.gigabytes <= asked.memory_gb; },
+    &candidate::seconds);
   order.resize(std::min(order.size(), most));
   progress_line line(asked.rounds > 0 ? HUGE_VAL : asked.seconds);
   double fastest = order.empty() ? 0 : found.all[order.front()].seconds;
   for (std::size_t const i : order) {
     evaluated best{found.all[i], {}};
+    std::vector<int> cut = best.what.layers;
+    auto const helps = [&](std::vector<int> const& moved) {
+      line.say("moving layers, best " + rounded(best.what.seconds, 4) + " s");
+      try {
+        evaluated other =
+          evaluate(asked, {best.what.choice, best.what.sequences}, *found.orders, moved);
+        if (!other.what.cannot.empty() || !is_better_cut(asked, other.what, best.what))
+          return false;
+        best = std::move(other);
+        return true;
+      } catch (std::invalid_argument const&) {
+        return false; // its schedule has no order in which this cut fits
+      }
+    };
     int rounds = asked.rounds > 0 ? asked.rounds : std::numeric_limits<int>::max();
-    while (rounds-- > 0 && move_layers(asked, evaluate, line, best)) {
+    int const stages = static_cast<int>(cut.size());
+    auto const time_left = [&line] { return line.time_left(); };
+    while (rounds-- > 0 &&
+           move_layers(cut, stages, staying_modules(asked, false), time_left, helps)) {
     }
     if (best.what.seconds > fastest * (1 - least_gain))
       continue;
@@ -146,18 +184,54 @@ void add_searched_experts(choose_command const& asked,
   line.end();
 }
 
-choose_command placed_gpus(choose_command const& asked, std::vector<int> const& places) {
-  choose_command result = asked;
-  if (asked.gpus.size() > 1)
-    for (std::size_t place = 0; place < places.size(); ++place)
-      result.gpus[place] = asked.gpus[static_cast<std::size_t>(places[place])];
-  return result;
-}
-
 void add_searched(choose_command const& asked,
                   std::span<choose_start const> starts,
                   candidates& found) {
-  add_searched(asked, equal_work(asked), starts, found);
+  searched_model const model(asked, found.all[starts.front().candidate].sequences);
+  std::vector<pp::device_orders> orders;
+  for (choose_start const& each : starts)
+    orders.push_back(each.orders);
+  constexpr int for_ever = std::numeric_limits<int>::max();
+  progress_line line(asked.rounds > 0 ? HUGE_VAL : asked.seconds);
+  pp::found_pipeline const best = pp::search_pipeline(
+    model,
+    orders,
+    {.seed = asked.seed, .rounds = asked.rounds > 0 ? asked.rounds : for_ever, .most_cuts = 2000},
+    [&](pp::found_pipeline::progress const& at) {
+      std::string text = "searching: ";
+      pp::append(text, at.looks, " pipelines, best ");
+      if (std::isfinite(at.best)) // else nothing fits so far
+        pp::append_rounded(text, at.best, 4);
+      text += std::isfinite(at.best) ? " s, none below " : "none that fits, none below ";
+      pp::append_rounded(text, at.bound, 4);
+      line.say(text + " s");
+      return line.time_left();
+    });
+  line.end();
+  double fastest = HUGE_VAL;
+  for (candidate& each : found.all) {
+    // Not where a layer is cut, or moves.
+    if (each.groups.empty() && !each.choice.has_shards() && !is_apart(each.choice))
+      each.any_bound = best.bound;
+    if (each.gigabytes <= asked.memory_gb && each.cannot.empty())
+      fastest = std::min(fastest, each.any_bound > 0 ? each.seconds : HUGE_VAL);
+  }
+  if (best.excess > 0 || best.makespan > fastest * (1 - least_gain))
+    return;
+  candidate const& from = found.all[starts[best.start].candidate];
+  candidate one = model.candidate_of(best.table.over.extents, best.how);
+  one.choice = from.choice;
+  one.label = from.label + (best.own_order ? ", order searched" : ", cut anew");
+  if (!std::is_sorted(best.how.places.begin(), best.how.places.end()))
+    one.places = best.how.places;
+  if (best.own_order)
+    one.own_order = std::make_shared<pp::dynamic_timetable const>(best.table);
+  else
+    one.type = from.type;
+  choose_command const placed = placed_gpus(asked, best.how.places);
+  measure(placed, best.table, costs_of(placed, one), one);
+  one.any_bound = best.bound;
+  add_candidate(asked, {std::move(one), best.table}, found);
 }
 
 } // namespace examples

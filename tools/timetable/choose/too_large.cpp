@@ -2,7 +2,6 @@
 // Candidates of `timetable choose` whose memory is known without times, as too large or as one that
 // fits: they are simulated only where a line of the text names them.
 #include "choose.hpp"
-#include "tools/support/ahead.hpp"
 
 namespace examples {
 namespace {
@@ -139,7 +138,7 @@ without_times(choose_command const& asked, schedule_choice const& choice, made_o
   // The published order around 1F1B holds more than its alone.
   bool const may_fit = choice.has_shards() && !needs_more(asked) && asked.devices > 1 &&
                        choice.name != names::one_f_one_b;
-  candidate one = without_layers(asked, choice);
+  candidate one = without_layers(asked, {choice});
   std::vector<double> const shares = pp::token_shares(one.chunk_lengths);
   pp::pipeline const over = arrange_pipeline(choice);
   one.judged = false;
@@ -182,27 +181,11 @@ bool judge_named(choose_command const& asked, candidates& found) {
     return (one.bound < now.fastest && (makes_room || one.gigabytes <= now.next)) ||
            (one.bound < now.sure && surely_fits(asked, one));
   };
-  std::vector<std::size_t> order;
-  for (std::size_t i = 0; i < found.all.size(); ++i)
-    if (matters(found.all[i]))
-      order.push_back(i);
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) {
-    candidate const& one = found.all[i];
+  std::vector<std::size_t> const order = numbers_of(found, matters, [&](candidate const& one) {
     return std::pair(one.gigabytes > asked.memory_gb ? one.gigabytes : 0, one.bound);
   });
-  std::vector<schedule_choice> choices;
-  for (std::size_t const i : order)
-    choices.push_back(found.all[i].choice);
-  take_in_order(
-    order.size(),
-    ahead_of(asked, 2),
-    [&](std::size_t k) { return matters(found.all[order[k]]); },
-    [&](std::size_t k) { return evaluate_swept(asked, choices[k], *found.orders); },
-    [&](std::size_t k, std::future<evaluated> made) {
-      add_candidate(asked, made.get(), found);
-      found.all[order[k]] = std::move(found.all.back());
-      found.all.pop_back();
-    });
+  auto const evaluate = [&](trial const& one) { return evaluate_swept(asked, one, *found.orders); };
+  evaluate_anew(asked, order, matters, evaluate, found);
   return !order.empty();
 }
 

@@ -19,9 +19,6 @@ std::string joined_verbs() {
     words.push_back(each.word());
   return joined(words);
 }
-std::string joined_schedules() {
-  return joined(names_in(named_schedules()));
-}
 
 //! The words after a verb, by the word before.
 std::string case_of(verb const& one) {
@@ -47,7 +44,7 @@ std::string case_of(verb const& one) {
 //! A function of bash and zsh: sets `offered` from the verb and the word before.
 std::string offering_function() {
   std::string text = "_timetable_offered() {\n  case \"$1\" in\n";
-  pp::append(text, "    '') offered=\"", joined_schedules(), " ", joined_verbs());
+  pp::append(text, "    '') offered=\"", joined(names_in(named_schedules())), " ", joined_verbs());
   pp::append(text, " help --list --help --version\" ;;\n    help) offered=\"", joined_verbs());
   text += "\" ;;\n";
   for (verb const& each : all_verbs().subspan(1))
@@ -101,7 +98,7 @@ std::string fish_script() {
   std::string const verbs = joined_verbs();
   std::string text = "complete -c timetable -f\n";
   std::string const first = "complete -c timetable -n __fish_use_subcommand ";
-  pp::append(text, first, "-a '", joined_schedules(), "'\n");
+  pp::append(text, first, "-a '", joined(names_in(named_schedules())), "'\n");
   pp::append(text, first, "-a help\n");
   for (std::string_view const each : {"list", "help", "version"})
     pp::append(text, first, "-l ", each, "\n");

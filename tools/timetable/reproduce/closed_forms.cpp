@@ -38,8 +38,7 @@ struct form_table {
   //! Adds rows of one schedule: `add(form, published, ours, digits)`.
   [[nodiscard]] auto of(char const* schedule, pp::pipeline_size const& size) {
     return [=, this](char const* form, double published, double ours, int digits = 0) {
-      table_line row{
-        schedule, form, std::to_string(size.devices) + ", " + std::to_string(size.microbatches)};
+      table_line row{schedule, form, text_of(size.devices, ", ", size.microbatches)};
       compare(row, published, ours, digits);
       rows.push_back(row);
     };

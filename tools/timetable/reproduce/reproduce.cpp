@@ -19,8 +19,7 @@ struct profiled_run {
   double rates[5]; // 1F1B, ZB-H1, ZB-H2, ZB-1p, ZB-2p
 
   [[nodiscard]] std::string name() const {
-    return std::string(model) + ", " + std::to_string(size.devices) + ", " +
-           std::to_string(size.microbatches);
+    return text_of(model, ", ", size.devices, ", ", size.microbatches);
   }
 };
 constexpr profiled_run profiled_runs[] = {
@@ -65,10 +64,9 @@ noted_table zero_bubble() {
     }
     rows.push_back(row);
   }
-  std::string out;
-  pp::append(
-    out, exact, " of the ", all, " values of 1F1B, ZB-H1 and ZB-H2 are equal to four decimals.");
-  return {rows, out};
+  return {rows,
+          text_of(exact, " of the ", all) +
+            " values of 1F1B, ZB-H1 and ZB-H2 are equal to four decimals."};
 }
 
 //! How much sooner the next iteration of ZB-2p can begin where it validates the optimizer's step.
@@ -218,8 +216,8 @@ noted_table seq1f1b_memory() {
       gigabytes(pp::OneFOneB{}, model, setup, each.devices, {tokens}),
       gigabytes(pp::Interleaved<2>{}, model, setup, each.devices, {tokens}),
       gigabytes(pp::Seq1F1B<4>{}, model, setup, each.devices, four_chunks(model, tokens))};
-    table_line row{std::string(each.model) + ", " + std::to_string(each.devices) + " x " +
-                   std::to_string(each.tensor) + ", " + std::to_string(each.kilotokens) + " k"};
+    table_line row{text_of(each.model, ", ", each.devices, " x ", each.tensor, ", ") +
+                   text_of(each.kilotokens, " k")};
     for (std::size_t i = 0; i < 3; ++i) {
       bool const ran = each.bars[i] > 0;
       row.push_back(ran ? decimals(each.bars[i], 1) : "out of memory");
@@ -232,9 +230,7 @@ noted_table seq1f1b_memory() {
     }
     rows.push_back(row);
   }
-  std::string out;
-  pp::append(out, within, " of the ", all, " values lie in the band that `choose` prints.");
-  return {rows, out};
+  return {rows, text_of(within, " of the ", all, " values lie in the band that `choose` prints.")};
 }
 
 //! Seconds of an iteration of that model on four stages of eight A100s each.
@@ -283,7 +279,7 @@ noted_table seq1f1b_speed() {
     for (std::size_t i = over + 1; i < 4; ++i) {
       double const ratio = each.teraflops[i] / each.teraflops[over];
       double const ours = times[over] / times[i];
-      rows.push_back({std::to_string(each.kilotokens) + " k, " + std::to_string(each.microbatches),
+      rows.push_back({text_of(each.kilotokens, " k, ", each.microbatches),
                       std::string(called[i]),
                       decimals(each.teraflops[i], 1),
                       std::string(called[over]),
@@ -317,10 +313,7 @@ noted_table dual_pipe() {
         double busy = HUGE_VAL;
         for (int device = 0; device < table.over.extents.devices; ++device)
           busy = std::min(busy, pp::busy(table, device));
-        table_line row{name,
-                       std::to_string(stages) + ", " +
-                         std::to_string(table.over.extents.microbatches),
-                       each.text};
+        table_line row{name, text_of(stages, ", ", table.over.extents.microbatches), each.text};
         compare(row, formula, pp::makespan(table) - busy, 0);
         compare(row, stages + 1, pp::peak_activations(table).to_double(), 0);
         rows.push_back(row);
@@ -372,8 +365,8 @@ noted_table vocabulary() {
                     : run.of.barriers == 1              ? "in shards, one barrier"
                                                         : "in shards, two barriers",
                     run.of.layers,
-                    std::to_string(run.size.devices) + ", " + std::to_string(run.size.microbatches),
-                    std::to_string(run.sequence) + ", " + std::to_string(run.of.vocabulary),
+                    text_of(run.size.devices, ", ", run.size.microbatches),
+                    text_of(run.sequence, ", ", run.of.vocabulary),
                     decimals(run.of.milliseconds / 1000, 3),
                     decimals(milliseconds / 1000, 3),
                     decimals(100 * (milliseconds / run.of.milliseconds - 1), 1)});
@@ -407,8 +400,7 @@ word_list paper_formats(verbs) {
 }
 
 constexpr option_reader<reproduce_command> paper_options[] = {
-  {"--format FORMAT",
-   verbs::reproduce,
+  {{"--format FORMAT", verbs::reproduce},
    "text (default): Markdown; or json",
    set_one_of<paper_formats, &reproduce_command::format>,
    paper_formats},

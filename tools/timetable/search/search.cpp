@@ -22,6 +22,11 @@ struct group {
   double best_start = HUGE_VAL;
   pp::found_order found; //!< the best start, until it is searched
   bool searched = false;
+  pp::found_order current; //!< where the search is; it may have begun anew since the best
+  std::int64_t length = 0; //!< moves of its next look
+  int idle = most_idle;    //!< looks in a row that found nothing shorter
+
+  static constexpr int most_idle = 2; //!< until it begins anew
 
   [[nodiscard]] pp::shape const& extents() const { return starts.front().over.extents; }
   [[nodiscard]] bool has_order() const { return !found.table.passes.empty(); }
@@ -92,7 +97,7 @@ void add_start(std::vector<group>& groups,
     std::any_of(orders.passes.begin(), orders.passes.end(), [](pp::pass const& p) {
       return p.kind == pp::pass_kind::backward_input;
     });
-  if (halves && !asked.search.split_backward)
+  if (halves && asked.search.whole_backward)
     return;
   auto const same = std::find_if(groups.begin(), groups.end(), [&orders](group const& each) {
     return each.extents() == orders.over.extents &&
@@ -166,8 +171,8 @@ public:
     });
     for (group& each : groups_)
       if (line_.time_left())
-        look(each, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
-    if (asked_.search.goal == pp::search_goal::makespan && asked_.search.split_backward)
+        (void)look(each, each.starts, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
+    if (asked_.search.goal == pp::search_goal::makespan && !asked_.search.whole_backward)
       for (group& each : groups_)
         if (line_.time_left() && each.has_order() && each.room.empty() && !each.found.proven() &&
             each.found.bound < best()) {
@@ -182,7 +187,7 @@ public:
         return;
       // Two rounds of three go to the best.
       std::size_t const turn = round % 3 == 0 ? (round / 3) % open.size() : 0;
-      look(*open[turn], std::min<std::int64_t>(round, 16) * 200 * passes_of(*open[turn]), round);
+      go_on(*open[turn], round);
     }
   }
   [[nodiscard]] std::int64_t moves() const noexcept { return moves_; }
@@ -215,25 +220,44 @@ private:
     return open;
   }
 
-  void look(group& each, std::int64_t moves, std::uint64_t round) {
+  //! Searches on from where it is, longer where nothing shorter was found. Begins anew where that
+  //! was in vain twice: an order that does not get shorter may be far from the best.
+  void go_on(group& each, std::uint64_t round) {
+    bool const anew = each.idle >= group::most_idle;
+    if (anew)
+      each.length = 1200 * passes_of(each);
+    pp::found_order const& at = each.current;
+    std::optional<pp::found_order> found =
+      anew ? look(each, each.starts, each.length, round)
+           : look(each, {{at.table.over, at.table.passes, at.table.offsets}}, each.length, round);
+    if (!found)
+      return;
+    bool const shorter = anew || found->time < at.time;
+    each.idle = shorter ? 0 : each.idle + 1;
+    if (!shorter)
+      each.length = std::min(2 * each.length, 4800 * passes_of(each));
+    each.current = std::move(*found);
+  }
+
+  //! Searches from orders; from all of the schedules', also from own ones.
+  //! @return what was found; nothing where nothing keeps the limit, or did in this time
+  std::optional<pp::found_order> look(group& each,
+                                      std::vector<pp::device_orders> const& starts,
+                                      std::int64_t moves,
+                                      std::uint64_t round) {
     pp::found_order::options options{.memory_limit =
                                        each.room.empty() ? each.limit : pp::detail::unlimited,
                                      .room = each.room,
                                      .memory = each.memory,
                                      .goal = asked_.search.goal,
-                                     .split_backward = asked_.search.split_backward,
+                                     .split_backward = !asked_.search.whole_backward,
                                      .seed = asked_.search.seed + 1000 * round,
                                      .most_moves = moves,
-                                     .own_starts = round % 3 == 0};
+                                     .own_starts = &starts == &each.starts};
     if (asked_.search.moves > 0)
       options.most_moves = std::min(moves, std::max<std::int64_t>(1, asked_.search.moves - moves_));
     std::string const where = describe(each.extents());
     double const others = best();
-    std::vector<pp::device_orders> starts;
-    if (options.own_starts) // from the beginning, where the best would displace all else
-      starts = each.starts;
-    else
-      starts.push_back({each.found.table.over, each.found.table.passes, each.found.table.offsets});
     try {
       pp::found_order found =
         pp::search_order(std::span<pp::device_orders const>(starts),
@@ -250,12 +274,15 @@ private:
                            return line_.time_left();
                          });
       moves_ += found.moves;
+      found.bound = std::max(found.bound, each.found.bound);
       if (!each.searched || found.time < each.found.time)
-        each.found = std::move(found);
+        each.found = found;
       each.searched = true;
-    } catch (std::invalid_argument const& error) { // nothing keeps the limit, or did in this time
+      return found;
+    } catch (std::invalid_argument const& error) {
       each.searched = line_.time_left();
       reason_ = error.what();
+      return {};
     }
   }
 
@@ -325,7 +352,7 @@ std::string call_of(command const& asked, std::int64_t moves) {
   pp::append(out, " --seed ", asked.search.seed, " --moves ", moves);
   if (asked.search.goal == pp::search_goal::span)
     out += " --goal span";
-  if (!asked.search.split_backward)
+  if (asked.search.whole_backward)
     out += " --whole-backward";
   if (!asked.search.like.empty())
     out += " --like " + asked.search.like;

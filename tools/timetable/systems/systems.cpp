@@ -29,10 +29,7 @@ bool stands_with(choose_command const& asked, schedule_choice const& call, adapt
 std::vector<schedule_choice> calls_of_table(choose_command const& asked) {
   std::vector<schedule_choice> calls;
   for (named_schedule const& each : named_schedules()) {
-    schedule_choice call;
-    call.name = std::string(each.name);
-    call.devices = asked.devices;
-    call.microbatches = asked.microbatches;
+    schedule_choice call = plain_call(each, asked);
     if (each.traits.over_chunks)
       call.chunks = 4;
     if (has(each.takes, option::memory_limit)) // of a stage, and a V has two on a device
@@ -121,7 +118,7 @@ constexpr figure_column system_columns[] = {{"time s", "seconds"},
                                             {"exchanges", "exchanges"}};
 
 figure_row row_of(choose_command const& asked, schedule_choice const& call, made_orders& orders) {
-  evaluated const made = evaluate(asked, call, orders);
+  evaluated const made = evaluate(asked, {call}, orders);
   candidate const& one = made.what;
   traffic const sum = traffic_of(asked, made);
   double const bubble = pp::figures_of(made.table, {}).makespan_bubble_rate;
@@ -159,11 +156,11 @@ void systems(std::span<char const* const> words) {
   made_orders made;
   progress_line line(HUGE_VAL);
   for (schedule_choice const& call : calls_of_table(asked)) {
-    line.say("making " + label_of(call));
+    line.say("making " + label_of({call}));
     try {
       rows.push_back(row_of(asked, call, made));
     } catch (std::invalid_argument const& error) {
-      refused.push_back({label_of(call), {}, error.what()});
+      refused.push_back({label_of({call}), {}, error.what()});
     }
   }
   line.end();

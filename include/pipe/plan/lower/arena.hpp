@@ -11,7 +11,6 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/device_program.hpp>
-#include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
 

@@ -8,8 +8,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
-#include <pipe/plan/lower/given_slots.hpp>
-#include <pipe/plan/lower/message_placement.hpp>
+#include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>

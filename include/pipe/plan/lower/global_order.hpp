@@ -2,10 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief One order of all passes of all devices.
+//! @brief One order of all passes of all devices, and of the messages that they make.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/lower/data_uses.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <bit>
@@ -164,5 +169,207 @@ private:
   std::unique_ptr<bool[]> emitted_; // [pass_indices]
   std::unique_ptr<bool[]> waiting_; // [rows], whose next pass waits for one not in the order yet
 };
+
+//! @brief One entry of the global order of passes and messages: a pass that runs, or the message
+//! that it makes, both named by the pass's entry in the timetable.
+struct event {
+  int entry = 0;                 //!< of the timetable; else a microbatch of the copy
+  int device = 0;                //!< runs the pass, or sends the message
+  int to = nothing;              //!< receives the message; `nothing` for a pass
+  int slots = 1;                 //!< that each of its items uses
+  subject about = subject::pass; //!< what it is about
+  int stage = 0;                 //!< of other steps: the stage, or that of the first row
+  int rows = 0;                  //!< of totals
+  int number = 0;                //!< of the message, as that of an item
+  int exchange = nothing;        //!< that the message is part of, as that of an item
+};
+
+//! The end of the time slot that starts at `begin` of the global order: passes of different devices
+//! that end at the same time, so none of them waits for another. Without slots, one pass; the
+//! halves of a composite pass stay together.
+[[nodiscard]] constexpr int
+end_of_slot(timetable_view table, int const* order, int count, int begin, bool slots) noexcept {
+  double const slot_end = table.ends[order[begin]];
+  int end = begin + 1;
+  for (; end < count; ++end) {
+    int const entry = order[end];
+    bool const joins = slots && table.ends[entry] == slot_end && table.starts[entry] < slot_end &&
+                       table.starts[order[begin]] < slot_end;
+    if (!joins && !table.passes[entry].overlapped)
+      break;
+  }
+  return end;
+}
+
+//! Puts a message, which stands after the messages of its slot, among them, by pairs of devices.
+constexpr void insert_message(event* first, event* last) noexcept {
+  std::int64_t const pair = communicators::per_pair::key(last->device, last->to);
+  auto const belongs = [first, pair](event const* at) {
+    return at == first || communicators::per_pair::key(at[-1].device, at[-1].to) <= pair;
+  };
+  if (belongs(last))
+    return;
+  event const message = *last;
+  for (; !belongs(last); --last)
+    *last = last[-1];
+  *last = message;
+}
+
+//! The device of a pass, where its message goes, and its slots.
+struct pass_ends {
+  int device = 0;   //!< that runs it
+  int to = nothing; //!< in a chain, the device that gets what it makes
+  int slots = 0;    //!< that it uses
+};
+
+//! The same for many passes: of a chain, from a table by route, kind and stage.
+class pass_table {
+public:
+  constexpr explicit pass_table(data_uses const& uses)
+      : uses_(uses), extents_(uses.over.extents), stage_count_(extents_.stages()),
+        kind_count_(uses.over.declared->kind_count), is_chain_(uses.over.edges == nullptr),
+        ends_(is_chain_ ? extents_.routes() * kind_count_ * stage_count_ : 0) {
+    for (int i = 0; is_chain_ && i < extents_.routes() * kind_count_ * stage_count_; ++i) {
+      int const route = i / (kind_count_ * stage_count_);
+      bool const at_end = route > 0 && extents_.where == placement::bidirectional;
+      pass const what{static_cast<pass_kind>(i / stage_count_ % kind_count_),
+                      false,
+                      static_cast<std::uint16_t>(i % stage_count_),
+                      static_cast<std::uint16_t>(at_end ? extents_.microbatches - 1 : route),
+                      0};
+      ends_[i] = {device_of(uses.over, what), receiver(uses.over, what), uses.slots(what)};
+    }
+  }
+  [[nodiscard, gnu::always_inline]] constexpr pass_ends
+  operator[](pass const& what) const noexcept {
+    if (!is_chain_)
+      return {device_of(uses_.over, what), nothing, uses_.slots(what)};
+    int const kinds = extents_.route_of(what.microbatch) * kind_count_ + index_of(what.kind);
+    return ends_[kinds * stage_count_ + what.stage];
+  }
+
+private:
+  data_uses const& uses_;
+  shape extents_;
+  int stage_count_;
+  int kind_count_;
+  bool is_chain_;
+  owned<pass_ends> ends_;
+};
+
+//! @brief The one global order of passes and messages: every message after the pass that makes it.
+//!
+//! With time slots, the messages of passes that end together come after all of these passes, by
+//! pairs of devices: then the two directions of a pair stand side by side at both ends and can be
+//! one group. Without, each message follows its pass at once. Where exchanges are joined, all
+//! messages of one come after the last of the passes that make them.
+struct message_placement {
+  timetable_view table; //!< what the order is of
+  int const* order;     //!< [count], a global order
+  int count;            //!< of passes
+  bool slots;           //!< with time slots, for groups of both directions
+  pass_table const& known;
+  //! [pass_indices], `nothing`: the entries of passes that are placed; null where exchanges are not
+  //! joined.
+  int* entries = nullptr;
+};
+
+//! Makes the messages of a pass that are part of one exchange, or of none, by `put`.
+//! @param wanted the exchange, or `nothing`.
+template <class Put>
+constexpr void
+place_messages_of(message_placement const& work, int entry, int wanted, Put put) noexcept {
+  pipeline_view const& over = work.table.over;
+  pass const& maker = work.table.passes[entry];
+  int const width = graph_width(over);
+  for (int number = 0; number < width; ++number) {
+    int const to = receiver(over, maker, number);
+    if (to == nothing)
+      continue;
+    int const exchange = work.entries == nullptr ? nothing : exchange_of(over, maker, number);
+    if (exchange != wanted)
+      continue;
+    event& message = put(entry, device_of(over, maker), to);
+    message.number = number;
+    message.exchange = exchange;
+  }
+}
+
+//! Notes that a pass is placed. Where it is the last that makes something for an exchange, hands
+//! all messages of the exchange to `put`.
+template <class Put>
+constexpr void place_exchanges(message_placement const& work, int entry, Put put) noexcept {
+  pipeline_view const over = work.table.over;
+  pass const& maker = work.table.passes[entry];
+  work.entries[pass_index(over, maker)] = entry;
+  bool const grouped = over.in_group(maker.stage);
+  int const members = grouped ? neighbours(over, maker.stage, group_step) : 1;
+  auto const entry_of = [&](int member) {
+    pass other = maker;
+    if (grouped)
+      other.stage =
+        static_cast<std::uint16_t>(neighbour(over, maker.stage, group_step, member).stage);
+    return work.entries[pass_index(over, other)];
+  };
+  for (int member = 0; member < members; ++member)
+    if (entry_of(member) == nothing)
+      return;
+  int before = nothing;
+  for (int number = 0; number < readers(over, maker); ++number) {
+    int const exchange = exchange_of(over, maker, number);
+    if (exchange == nothing || exchange == before)
+      continue;
+    before = exchange;
+    for (int member = 0; member < members; ++member)
+      place_messages_of(work, entry_of(member), exchange, put);
+  }
+}
+
+//! Hands passes and their messages to `put`, in their order.
+//! @param first, end of the passes; no time slot is cut
+//! @complexity O(1) per pass where passes of one slot come in the order of their devices, as the
+//! merge makes them.
+template <class Put>
+void place_events(message_placement const& work, int first, int end, Put put) {
+  timetable_view const& table = work.table;
+  bool const is_chain = table.over.edges == nullptr;
+  std::vector<event> messages; // of a slot
+  auto const add = [&messages](int entry, int from, int to) -> event& {
+    event& message = messages.emplace_back(); // in place: a copy would wait for its parts
+    message.entry = entry;
+    message.device = from;
+    message.to = to;
+    return message;
+  };
+  while (first < end) {
+    int const next = end_of_slot(table, work.order, end, first, work.slots);
+    messages.clear();
+    for (int i = first; i < next; ++i) {
+      int const entry = work.order[i];
+      pass_ends const ends = work.known[table.passes[entry]];
+      put(event{.entry = entry, .device = ends.device, .slots = ends.slots});
+      std::size_t const before = messages.size();
+      if (ends.to != nothing)
+        add(entry, ends.device, ends.to);
+      else if (!is_chain)
+        place_messages_of(work, entry, nothing, add);
+      for (std::size_t k = before; k < messages.size() && work.slots; ++k)
+        insert_message(messages.data(), messages.data() + k);
+    }
+    for (int i = first; i < next && work.entries != nullptr; ++i)
+      place_exchanges(work, work.order[i], add);
+    for (event const& message : messages)
+      put(message);
+    first = next;
+  }
+}
+
+//! Where an order may be cut: no time slot goes on at `at`.
+[[nodiscard]] constexpr bool ends_slot(message_placement const& work, int at) noexcept {
+  double const* const ends = work.table.ends;
+  return at == 0 || at == work.count ||
+         (ends[work.order[at]] != ends[work.order[at - 1]] &&
+          !work.table.passes[work.order[at]].overlapped);
+}
 
 } // namespace pipelining::inline v0_3::detail

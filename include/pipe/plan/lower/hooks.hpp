@@ -11,9 +11,8 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/lower/message_placement.hpp>
+#include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cstddef>

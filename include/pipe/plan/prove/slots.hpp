@@ -14,9 +14,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
-#include <pipe/plan/lower/given_slots.hpp>
 #include <pipe/plan/lower/hooks.hpp>
-#include <pipe/plan/lower/slots.hpp>
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>

@@ -8,27 +8,16 @@
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/flow/slot_class.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 namespace pipelining::inline v0_3 {
 
 namespace detail {
-
-[[nodiscard]] constexpr datum lies_in(slot_class pool, flow_word const& word, bool wanted = true) {
-  return {.word = word, .pool = static_cast<std::uint8_t>(pool), .wanted = wanted};
-}
-[[nodiscard]] constexpr datum
-goes_to(slot_class pool, slot_class arrives, flow_word const& word) noexcept {
-  datum result = lies_in(pool, word);
-  result.arrives_in = static_cast<std::uint8_t>(arrives);
-  return result;
-}
 
 enum expert_datum : std::uint8_t {
   of_output,
@@ -53,183 +42,130 @@ enum expert_datum : std::uint8_t {
   of_experts_on_host,
   of_request
 };
-inline constexpr datum expert_data[] = {
-  goes_to(slot_class::output, slot_class::received_input, "output"),
-  goes_to(slot_class::input_gradient, slot_class::received_gradient, "gradient"),
-  {.word = "attention weights", .lives = residence::nowhere, .wanted = true},
-  {.word = "expert weights", .lives = residence::nowhere, .wanted = true},
-  lies_in(slot_class::activation, "attention kept"),
-  lies_in(slot_class::activation, "routed", false),
-  lies_in(slot_class::activation, "dispatched"),
-  lies_in(slot_class::activation, "mixed"),
-  lies_in(slot_class::weight_input, "mixed gradient"),
-  lies_in(slot_class::weight_input, "dispatched gradient"),
-  lies_in(slot_class::weight_input, "routed gradient"),
-  lies_in(slot_class::weight_input, "expert input", false),
-  lies_in(slot_class::weight_input, "attention input", false)};
 
-[[nodiscard]] constexpr kind_of_pass
-expert_kind(char letter, flow_word const& word, role is, std::initializer_list<effect> effects) {
-  engine const on = is == role::communicate ? engine::network : engine::compute;
-  return declare_kind(letter, word, on, stage_call::perform, effects).with_role(is);
-}
-inline constexpr kind_of_pass expert_kinds[] = {
-  expert_kind('A',
-              "attention",
-              role::forward,
-              {{does::reads, of_output, of_stage::before},
-               {does::makes, of_attention_kept},
-               {does::makes, of_routed}}),
-  expert_kind(
-    'D', "dispatch", role::communicate, {{does::frees, of_routed}, {does::makes, of_dispatched}}),
-  expert_kind(
-    'E', "experts", role::forward, {{does::reads, of_dispatched}, {does::makes, of_mixed}}),
-  expert_kind(
-    'C', "combine", role::communicate, {{does::frees, of_mixed}, {does::makes, of_output}}),
-  expert_kind('K',
-              "combine back",
-              role::communicate,
-              {{does::reads, of_gradient, of_stage::after}, {does::makes, of_mixed_gradient}}),
-  expert_kind('M',
-              "experts back",
-              role::input,
-              {{does::reads, of_dispatched},
-               {does::frees, of_mixed_gradient},
-               {does::makes, of_dispatched_gradient},
-               {does::makes, of_expert_input}}),
-  expert_kind('W',
-              "expert gradients",
-              role::weights,
-              {{does::frees, of_dispatched},
-               {does::frees, of_expert_input},
-               {does::makes, of_expert_weights}}),
-  expert_kind('J',
-              "dispatch back",
-              role::communicate,
-              {{does::frees, of_dispatched_gradient}, {does::makes, of_routed_gradient}}),
-  expert_kind('B',
-              "attention back",
-              role::input,
-              {{does::reads, of_attention_kept},
-               {does::frees, of_routed_gradient},
-               {does::makes, of_gradient},
-               {does::makes, of_attention_input}}),
-  expert_kind('V',
-              "attention gradients",
-              role::weights,
-              {{does::frees, of_attention_kept},
-               {does::frees, of_attention_input},
-               {does::makes, of_attention_weights}})};
+//! The data of layers with experts by number; those that keep all have the first `usual_data`.
+inline constexpr std::size_t usual_data = of_passing;
+inline constexpr auto expert_data = [] {
+  using enum slot_class;
+  std::array<datum, of_request + 1> data{};
+  std::size_t count = 0;
+  auto const add = [&](flow_word const& word, slot_class in, slot_class arrives_in = activation) {
+    data[count++] = {word, static_cast<std::uint8_t>(in), static_cast<std::uint8_t>(arrives_in)};
+  };
+  auto const nowhere = [&](flow_word const& word) {
+    data[count++] = {.word = word, .lives = residence::nowhere};
+  };
+  add("output", output, received_input);
+  add("gradient", input_gradient, received_gradient);
+  nowhere("attention weights");
+  nowhere("expert weights");
+  add("attention kept", activation);
+  add("routed", activation);
+  add("dispatched", activation);
+  add("mixed", activation);
+  add("mixed gradient", weight_input);
+  add("dispatched gradient", weight_input);
+  add("routed gradient", weight_input);
+  add("expert input", weight_input);
+  add("attention input", weight_input);
+  for (char const* const word :
+       {"passing", "routed again", "passing again", "leaving attention", "leaving experts"})
+    add(flow_word::of(word), activation);
+  add("attention on host", host_activation, host_activation);
+  add("experts on host", host_activation, host_activation);
+  nowhere("request");
+  for (std::size_t of = 0; of < of_expert_input; ++of)
+    data[of].wanted = of != of_routed;
+  for (auto const of : {of_attention_on_host, of_experts_on_host})
+    data[of].lives = residence::host;
+  return data;
+}();
+
+//! The kinds by number; those that keep all have the first `usual_kinds`.
+inline constexpr std::size_t usual_kinds = 10;
+inline constexpr auto expert_kinds = [] {
+  using enum does;
+  using enum role;
+  std::array<kind_of_pass, 23> kinds{};
+  std::size_t count = 0;
+  auto const add = [&](char letter, flow_word const& word, role is) {
+    engine const on = is == communicate ? engine::network : engine::compute;
+    kinds[count++] = declare_kind(letter, word, on, stage_call::perform, {}).with_role(is);
+  };
+  auto const move = [&](char letter, flow_word const& word, engine on) { // copies one datum
+    kinds[count++] = declare_kind(letter, word, on, stage_call::copy, {});
+  };
+  auto const with = [&](std::initializer_list<effect> effects) { // of the kind before
+    for (effect const& one : effects)
+      kinds[count - 1].effects[kinds[count - 1].effect_count++] = one;
+  };
+  effect const input_of_layer{reads, of_output, of_stage::before};
+  add('A', "attention", forward);
+  with({input_of_layer, {makes, of_attention_kept}, {makes, of_routed}});
+  add('D', "dispatch", communicate);
+  with({{frees, of_routed}, {makes, of_dispatched}});
+  add('E', "experts", forward);
+  with({{reads, of_dispatched}, {makes, of_mixed}});
+  add('C', "combine", communicate);
+  with({{frees, of_mixed}, {makes, of_output}});
+  add('K', "combine back", communicate);
+  with({{reads, of_gradient, of_stage::after}, {makes, of_mixed_gradient}});
+  add('M', "experts back", input);
+  with({{reads, of_dispatched}, {frees, of_mixed_gradient}});
+  with({{makes, of_dispatched_gradient}, {makes, of_expert_input}});
+  add('W', "expert gradients", weights);
+  with({{frees, of_dispatched}, {frees, of_expert_input}, {makes, of_expert_weights}});
+  add('J', "dispatch back", communicate);
+  with({{frees, of_dispatched_gradient}, {makes, of_routed_gradient}});
+  add('B', "attention back", input);
+  with({{reads, of_attention_kept}, {frees, of_routed_gradient}});
+  with({{makes, of_gradient}, {makes, of_attention_input}});
+  add('V', "attention gradients", weights);
+  with({{frees, of_attention_kept}, {frees, of_attention_input}, {makes, of_attention_weights}});
+  add('F', "checkpointed attention", forward);
+  with({input_of_layer, {makes, of_routed}});
+  add('G', "checkpointed dispatch", communicate);
+  with({{frees, of_routed}, {makes, of_passing}});
+  add('H', "checkpointed experts", forward);
+  with({{frees, of_passing}, {makes, of_mixed}});
+  add('R', "attention again", again);
+  with({input_of_layer, {makes, of_attention_kept}, {makes, of_routed_again}});
+  add('S', "dispatch again", communicate);
+  with({{frees, of_routed_again}, {makes, of_passing_again}});
+  add('T', "experts again", again);
+  with({{frees, of_passing_again}, {makes, of_dispatched}});
+  add('X', "offloaded attention", forward);
+  with({input_of_layer, {makes, of_leaving_attention}, {makes, of_routed}});
+  add('Z', "offloaded experts", forward);
+  with({{frees, of_passing}, {makes, of_leaving_experts}, {makes, of_mixed}});
+  move('O', "attention out", engine::copy_out);
+  with({{frees, of_leaving_attention}, {makes, of_attention_on_host}});
+  move('P', "experts out", engine::copy_out);
+  with({{frees, of_leaving_experts}, {makes, of_experts_on_host}});
+  move('Q', "copy request", engine::compute);
+  with({{reads, of_attention_on_host}, {reads, of_experts_on_host}, {makes, of_request}});
+  move('N', "experts in", engine::copy_in);
+  with({{frees, of_experts_on_host}, {reads, of_request}, {makes, of_dispatched}});
+  move('L', "attention in", engine::copy_in);
+  with({{frees, of_attention_on_host}, {reads, of_request}, {makes, of_attention_kept}});
+  return kinds;
+}();
 
 } // namespace detail
 
 //! @brief Training of layers with experts, in the order of a layer: attention, dispatch, experts,
 //! combine; back: combine back, experts back, expert gradients, dispatch back, attention back,
 //! attention gradients. Dispatch and combine run on the network engine.
-inline constexpr flow expert_training = declare(detail::expert_data, detail::expert_kinds);
+inline constexpr flow expert_training =
+  declare(std::span(detail::expert_data).first(detail::usual_data),
+          std::span(detail::expert_kinds).first(detail::usual_kinds));
 
 namespace detail {
-
-inline constexpr datum frugal_expert_data[] = {
-  lies_in(slot_class::activation, "passing", false),
-  lies_in(slot_class::activation, "routed again", false),
-  lies_in(slot_class::activation, "passing again", false),
-  lies_in(slot_class::activation, "leaving attention", false),
-  lies_in(slot_class::activation, "leaving experts", false),
-  {.word = "attention on host",
-   .pool = static_cast<std::uint8_t>(slot_class::host_activation),
-   .arrives_in = static_cast<std::uint8_t>(slot_class::host_activation),
-   .lives = residence::host},
-  {.word = "experts on host",
-   .pool = static_cast<std::uint8_t>(slot_class::host_activation),
-   .arrives_in = static_cast<std::uint8_t>(slot_class::host_activation),
-   .lives = residence::host},
-  {.word = "request", .lives = residence::nowhere}};
-
-//! A copy of one datum of a layer to another place.
-[[nodiscard]] constexpr kind_of_pass
-expert_copy(char letter, flow_word const& word, engine on, std::initializer_list<effect> effects) {
-  return declare_kind(letter, word, on, stage_call::copy, effects);
-}
-inline constexpr kind_of_pass frugal_expert_kinds[] = {
-  expert_kind('F',
-              "checkpointed attention",
-              role::forward,
-              {{does::reads, of_output, of_stage::before}, {does::makes, of_routed}}),
-  expert_kind('G',
-              "checkpointed dispatch",
-              role::communicate,
-              {{does::frees, of_routed}, {does::makes, of_passing}}),
-  expert_kind('H',
-              "checkpointed experts",
-              role::forward,
-              {{does::frees, of_passing}, {does::makes, of_mixed}}),
-  expert_kind('R',
-              "attention again",
-              role::again,
-              {{does::reads, of_output, of_stage::before},
-               {does::makes, of_attention_kept},
-               {does::makes, of_routed_again}}),
-  expert_kind('S',
-              "dispatch again",
-              role::communicate,
-              {{does::frees, of_routed_again}, {does::makes, of_passing_again}}),
-  expert_kind('T',
-              "experts again",
-              role::again,
-              {{does::frees, of_passing_again}, {does::makes, of_dispatched}}),
-  expert_kind('X',
-              "offloaded attention",
-              role::forward,
-              {{does::reads, of_output, of_stage::before},
-               {does::makes, of_leaving_attention},
-               {does::makes, of_routed}}),
-  expert_kind(
-    'Z',
-    "offloaded experts",
-    role::forward,
-    {{does::frees, of_passing}, {does::makes, of_leaving_experts}, {does::makes, of_mixed}}),
-  expert_copy('O',
-              "attention out",
-              engine::copy_out,
-              {{does::frees, of_leaving_attention}, {does::makes, of_attention_on_host}}),
-  expert_copy('P',
-              "experts out",
-              engine::copy_out,
-              {{does::frees, of_leaving_experts}, {does::makes, of_experts_on_host}}),
-  expert_copy('Q',
-              "copy request",
-              engine::compute,
-              {{does::reads, of_attention_on_host},
-               {does::reads, of_experts_on_host},
-               {does::makes, of_request}}),
-  expert_copy(
-    'N',
-    "experts in",
-    engine::copy_in,
-    {{does::frees, of_experts_on_host}, {does::reads, of_request}, {does::makes, of_dispatched}}),
-  expert_copy('L',
-              "attention in",
-              engine::copy_in,
-              {{does::frees, of_attention_on_host},
-               {does::reads, of_request},
-               {does::makes, of_attention_kept}})};
-
-//! Two lists, one after the other.
-template <class Value, std::size_t First, std::size_t Second>
-[[nodiscard]] constexpr std::array<Value, First + Second> joined(Value const (&first)[First],
-                                                                 Value const (&second)[Second]) {
-  std::array<Value, First + Second> result{};
-  std::copy(first, first + First, result.begin());
-  std::copy(second, second + Second, result.begin() + First);
-  return result;
-}
 
 //! The same in less memory: a layer keeps only its input and runs attention, dispatch and experts
 //! again, or what it keeps goes to the host and comes back. The kinds of `expert_training` have
 //! their numbers.
-inline constexpr flow frugal_expert_training =
-  declare(joined(expert_data, frugal_expert_data), joined(expert_kinds, frugal_expert_kinds));
+inline constexpr flow frugal_expert_training = declare(expert_data, expert_kinds);
 
 } // namespace detail
 

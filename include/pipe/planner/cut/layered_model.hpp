@@ -10,11 +10,10 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/slot_class.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

@@ -17,7 +17,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/training.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 namespace pipelining::inline v0_3 {

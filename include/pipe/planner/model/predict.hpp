@@ -13,7 +13,7 @@
 #include <pipe/planner/model/stage_content.hpp>
 #include <pipe/planner/model/transformer.hpp>
 #include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/peaks.hpp>
 
 #include <algorithm>
 #include <cstddef>

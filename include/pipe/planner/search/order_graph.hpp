@@ -13,7 +13,7 @@
 #include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/metrics.hpp>
+#include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

@@ -123,9 +123,17 @@ public:
   [[nodiscard]] node_rows renamed(node_rows rows, std::vector<int> const& names) const {
     for (std::vector<graph_node>& row : rows)
       for (graph_node& node : row)
-        node = nodes_[static_cast<std::size_t>(names[microbatch_of(node)])]
-                     [place_[static_cast<std::size_t>(node)]];
+        node = renamed(node, names);
     return rows;
+  }
+  //! The same of times of nodes.
+  [[nodiscard]] std::vector<double> renamed(std::vector<double> const& times,
+                                            std::vector<int> const& names) const {
+    std::vector<double> result(times.size());
+    for (graph_node node = 0; node < graph_.size(); ++node)
+      result[static_cast<std::size_t>(renamed(node, names))] =
+        times[static_cast<std::size_t>(node)];
+    return result;
   }
   //! Two change names, or several move by one.
   [[nodiscard]] std::vector<int> by_chance(random_numbers& random) const {
@@ -150,6 +158,10 @@ private:
       alike_ = key_of(a[i]) == key_of(b[i]);
       unlike_times_ = unlike_times_ || time_of(a[i]) != time_of(b[i]);
     }
+  }
+  [[nodiscard]] graph_node renamed(graph_node node, std::vector<int> const& names) const {
+    return nodes_[static_cast<std::size_t>(names[microbatch_of(node)])]
+                 [place_[static_cast<std::size_t>(node)]];
   }
   [[nodiscard]] std::size_t microbatch_of(graph_node node) const {
     return graph_.passes[static_cast<std::size_t>(node)].microbatch;
@@ -301,9 +313,9 @@ private:
     }
   }
 
-  //! Makes orders that follow this one with passes at other times by chance, from the beginning or
-  //! from the end, and keeps no longer one. Moves of single passes keep the limit at every step,
-  //! and so stay near where it is tight.
+  //! Makes orders that follow this one with passes at other times by chance, every other time with
+  //! other names of microbatches, from the beginning or from the end. Keeps no longer one. Moves of
+  //! single passes keep the limit at every step, and so stay near where it is tight.
   //! @source from both ends: forward-backward scheduling (Li and Willis, EJOR 1992)
   void follow(pooled_order& order, std::int64_t tries, auto const& watch) {
     for (std::int64_t i = 0; i < tries && going_; ++i) {
@@ -312,6 +324,8 @@ private:
       bool const back = (random_.next() >> 63) != 0;
       for (std::size_t node = 0; back && node < times.size(); ++node)
         times[node] = -times[node] - graph_.times[node];
+      if ((random_.next() >> 63) != 0)
+        times = names_.renamed(times, names_.by_chance(random_));
       double const noise = mean_ * (1 << random_.below(5)) / 2;
       for (double& time : times)
         time += noise * random_.fraction() * random_.fraction();

@@ -21,8 +21,8 @@
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
-#include <pipe/timetable/circle.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/make_timetable.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
