@@ -1139,6 +1139,29 @@ class Choice(unittest.TestCase):
             self.assertAlmostEqual(row["seconds"], max(clock.values()), places=12)  # together, which is shorter
             self.assertAlmostEqual(row["memory_gb"] * 1e9, resident + kept + copies, delta=1)
 
+            # Measured, each kind has a time of its own: in ms, of the embedding, the layer and the output layer.
+            took = {"A": 3, "D": 5, "E": 7, "C": 11, "O": 2, "Oi": 2.5, "Ow": 1.5, "K": 13, "M": 17, "W": 19, "J": 23, "B": 29, "V": 31}
+            kinds = {"attention": "AO", "dispatch": "D", "experts": "E", "combine": "C", "combine back": "K", "experts back": "M",
+                     "expert gradients": "W", "dispatch back": "J", "attention back": ("B", "Oi"), "attention gradients": ("V", "Ow")}
+            file = pathlib.Path(folder) / "costs.json"
+            costs = {"pipelining_costs": 1, "unit": "ms", "communication": 0,
+                     **{kind: [[0], [took[of[0]]], [took[of[1]] if len(of) > 1 else 0]] for kind, of in kinds.items()}}
+            file.write_text(json.dumps(costs), encoding="utf-8")
+            found = json.loads(output(*words, "--devices", 1, "--microbatches", 2, "--schedules", "1f1b", "--experts", "--cost", file,
+                                      "--format", "json"))
+            row = {each["schedule"]: each for each in found["candidates"]}["1f1b, experts overlapped"]
+            both = [*ahead[:4], *backward[:2], backward[2], ahead[4], *backward[3:]]
+            ends, clock = {}, {"c": 0, "n": 0}
+            for engine, name, microbatch, _, needs in [*forward, *both, *back]:
+                clock[engine] = max([clock[engine], *(ends[each] for each in needs)]) + took[name] / 1000
+                ends[name + str(microbatch)] = clock[engine]
+            self.assertAlmostEqual(row["seconds"], max(clock.values()), places=12)
+            for change, wanted in (({"dispatch": [[0], [5]]}, "'dispatch' is of 2 x 1 stages"),
+                                   ({"forward": [[1], [1], [1]]}, "line 1: 'forward' is no entry of a file of costs"),
+                                   ({kind: times[:2] for kind, times in costs.items() if kind in kinds}, "wants the times of all parts")):
+                file.write_text(json.dumps({**costs, **change}), encoding="utf-8")
+                self.check_refusal((*words, "--devices", 1, "--microbatches", 2, "--experts", "--cost", file), wanted)
+
             model.write_text(json.dumps({**shape, "num_hidden_layers": 8}), encoding="utf-8")
             words = (*words, "--devices", 4, "--microbatches", 16, *unsearched())
             whole = {each["schedule"]: each for each in json.loads(output(*words, "--format", "json"))["candidates"]}

@@ -37,7 +37,7 @@ bool names_cost_file(std::string_view word) {
   return word.find('/') != word.npos || word.find(',') == word.npos;
 }
 
-pp::cut_costs read_cost_file(std::string_view option, std::string_view name) {
+pp::cut_costs read_cost_file(std::string_view option, std::string_view name, pp::flow const& of) {
   std::string text;
   try {
     text = read_file(std::string(name));
@@ -47,7 +47,7 @@ pp::cut_costs read_cost_file(std::string_view option, std::string_view name) {
                       error.what());
   }
   try {
-    return pp::read_costs(text);
+    return pp::read_costs(text, of);
   } catch (std::invalid_argument const& error) {
     throw usage_error(std::string(option) + ": cannot read " + quoted(name) + ": " + error.what());
   }

@@ -17,7 +17,8 @@ namespace examples {
 
 //! The costs of a file.
 //! @throws usage_error that begins with the option
-[[nodiscard]] pp::cut_costs read_cost_file(std::string_view option, std::string_view name);
+[[nodiscard]] pp::cut_costs
+read_cost_file(std::string_view option, std::string_view name, pp::flow const& of = pp::training);
 
 //! The means over the stages, microbatches and chunks of a pipeline.
 [[nodiscard]] pp::uniform_cost mean_of(pp::cost_table const& costs, pp::shape const& extents);

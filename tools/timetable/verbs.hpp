@@ -42,6 +42,10 @@ void compare(std::span<char const* const> words);
 //! and timetable, or a C++ type with its plan. Says on stderr what it is at.
 void search(std::span<char const* const> words);
 
+//! Appends an order as a schedule type for its devices and microbatches, in their namespace.
+//! @pre a placement with a name, and microbatches of as many chunks: others are not searched for
+void append_order_type(std::string& out, pp::dynamic_timetable const& table);
+
 //! How far schedules are from the best order of a small pipeline.
 void gaps(std::span<char const* const> words);
 

@@ -44,11 +44,13 @@ struct query_sums {
   std::int32_t parts = 1;          //!< the heads of a group are cut into so many, for a block each
   std::int32_t section = 1;        //!< key heads, of all sequences, that are worked on together
   std::int32_t cut = 0;            //!< steps of a piece of work at most; 0: all that there are
-  bool starts_at_0 = true;         //!< sums do; else whoever adds to a step first clears it
+  //! Tiles of keys of a head in such pieces; those after them have one for each query head.
+  std::int32_t cut_tiles = 0x7fffffff;
+  bool starts_at_0 = true; //!< sums do; else whoever adds to a step first clears it
   bool is_rounded = false; //!< whoever adds to a step last writes its dQ, no kernel after it
 
   //! Slices of dK and dV of a tile, in which its pieces of work add one after the other.
-  static constexpr int slices = 4;
+  static constexpr int slices = 8;
 
   //! Blocks that share the columns of a head: their sums have an order each.
   [[nodiscard]] PIPELINING_HOST_DEVICE static constexpr int halves(kernel_family family,
@@ -69,10 +71,17 @@ struct query_sums {
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int32_t ranges() const {
     return cut == 0 ? 1 : (steps + cut - 1) / cut;
   }
+  //! Whether a tile has several pieces of work.
+  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool has_parts() const {
+    return parts * ranges() > 1 || cut_tiles < 0x7fffffff;
+  }
   //! Blocks of a backward kernel. @param keys of a tile
   [[nodiscard]] constexpr std::int64_t
   blocks(parameters const& p, int keys, kernel_family family) const {
-    return key_tiles(p, keys) * halves(family, p.head_dim) * parts * ranges();
+    auto const tiles = (p.key_length + keys - 1) / keys;
+    auto const in_parts = tiles < cut_tiles ? tiles : cut_tiles;
+    return p.batch * p.key_heads * halves(family, p.head_dim) *
+           (in_parts * parts * ranges() + (tiles - in_parts) * p.group());
   }
   //! Numbers of 4 bytes that it takes.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, kernel_family family) {

@@ -52,7 +52,7 @@ struct proof {
 
 namespace detail {
 
-//! The sentence of a rule of plans. Compile errors use the same words.
+//! The sentence of a rule of plans.
 [[nodiscard]] constexpr char const* sentence(proof::rule broken) noexcept {
   switch (broken) {
   case proof::rule::none: return "the plan is proven";

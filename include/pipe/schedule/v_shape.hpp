@@ -13,19 +13,6 @@
 
 namespace pipelining::inline v0_3 {
 
-namespace detail {
-
-//! The least memory of the family: floor((P + 4) / 3) activations of a device's share of the
-//! model, about a third of 1F1B's. Bubble with unit costs 6P - 1 - 3 (2 floor((P + 4) / 3)).
-inline constexpr offsets v_min_offsets{.forward_down = 1,
-                                       .forward_up = 1,
-                                       .backward_down = 1,
-                                       .backward_up = 1,
-                                       .forward_turn = 1,
-                                       .backward_turn = 1};
-
-} // namespace detail
-
 //! @brief Half of 1F1B's memory: floor((P + 2) / 2) activations of a device's share of the model.
 //! The bubble stays bounded in M while W + 2 I >= 2 F and W + 2 F >= 2 I.
 inline constexpr offsets v_half_offsets{.forward_down = 2,
@@ -44,26 +31,23 @@ inline constexpr offsets v_zero_bubble_offsets{.forward_down = 4,
                                                .backward_turn = 1};
 
 namespace detail {
+
+//! The least memory of the family: floor((P + 4) / 3) activations of a device's share of the
+//! model, about a third of 1F1B's. Bubble with unit costs 6P - 1 - 3 (2 floor((P + 4) / 3)).
+inline constexpr offsets v_min_offsets{.forward_down = 1,
+                                       .forward_up = 1,
+                                       .backward_down = 1,
+                                       .backward_up = 1,
+                                       .forward_turn = 1,
+                                       .backward_turn = 1};
+
 //! The block of a V with these offsets: as integers, since nvcc 13.0 loses a parameter that is a
 //! class where the block is itself a parameter.
-template <int ForwardDown,
-          int ForwardUp,
-          int BackwardDown,
-          int BackwardUp,
-          int ForwardTurn,
-          int BackwardTurn>
+template <int... Numbers>
 struct v_offsets_block {
   static constexpr int stages_per_device = 2;
   static constexpr bool fused = false;
-  static constexpr void lay_out(building_block& block) {
-    v_strides({.forward_down = ForwardDown,
-               .forward_up = ForwardUp,
-               .backward_down = BackwardDown,
-               .backward_up = BackwardUp,
-               .forward_turn = ForwardTurn,
-               .backward_turn = BackwardTurn})
-      .lay_out(block);
-  }
+  static constexpr void lay_out(building_block& block) { v_strides({Numbers...}).lay_out(block); }
 };
 
 template <offsets Offsets>
@@ -72,6 +56,7 @@ using v_block = v_offsets_block<Offsets.forward_down,
                                 Offsets.backward_down,
                                 Offsets.backward_up,
                                 Offsets.forward_turn,
+                                Offsets.loss_turn,
                                 Offsets.backward_turn>;
 
 //! The block of V-Min; where it holds as much as that of V-ZB, on one and two devices, it is that.
@@ -84,6 +69,26 @@ struct v_min_block {
       v_strides(v_zero_bubble_offsets).lay_out(block);
   }
 };
+
+//! The block of 1F1B-V: forward passes one slot apart, backward passes as soon as they fit;
+//! the loss turn that holds the least.
+inline constexpr strides<2> one_f_one_b_v_strides{
+  .fused = true, .stride = {1, 1, 0, 0}, .gap = {0, 1, 0, 2}};
+
+struct zero_bubble_v_block {
+  static constexpr int stages_per_device = 2;
+  static constexpr bool fused = false;
+  static constexpr void lay_out(building_block& block) {
+    v_strides(v_zero_bubble_offsets).lay_out(block);
+  }
+  //! Writes the hand-made order, where there are no chunks.
+  static constexpr void write(timeline& line) {
+    line.problem.limit = line.stages + 2 * (line.chunks - 1);
+    for (int device = 0; line.chunks == 1 && device < line.problem.devices(); ++device)
+      write_zero_bubble_v(line, device);
+  }
+};
+
 } // namespace detail
 
 //! @brief Two stages per device in a V; the structural offsets of one microbatch set the memory.
@@ -112,24 +117,6 @@ using VHalf = VShape<v_half_offsets>; //!< @brief About half of 1F1B's memory.
 //! @brief The memory of 1F1B and, with unit costs, no bubble on the span.
 using VZeroBubble = VShape<v_zero_bubble_offsets>;
 
-namespace detail {
-
-//! The same without a search.
-template <offsets Offsets, int Chunks = 1>
-using SweptVShape = Repeat<v_block<Offsets>, waves, Chunks, effort::sweeps>;
-
-using SweptVMin = VMinChunked<1, effort::sweeps>; //!< @brief Without a search for real costs.
-using SweptVHalf = SweptVShape<v_half_offsets>;   //!< @brief Without a search for real costs.
-//! Without a search for real costs.
-using SweptVZeroBubble = SweptVShape<v_zero_bubble_offsets>;
-
-//! The block of 1F1B-V: forward passes one slot apart, backward passes as soon as they fit;
-//! the loss turn that holds the least.
-inline constexpr strides<2> one_f_one_b_v_strides{
-  .fused = true, .stride = {1, 1, 0, 0}, .gap = {0, 1, 0, 2}};
-
-} // namespace detail
-
 //! @brief 1F1B on a V: two thirds of 1F1B's memory without splitting the backward pass.
 //!
 //! Peak at most 2 ceil((2P + 1) / 3) chunks of activations; bubble with unit costs (backward 2)
@@ -144,22 +131,6 @@ using OneFOneBVChunked =
   Repeat<fixed_block<detail::one_f_one_b_v_strides>, waves, Chunks, effort::search>;
 
 using OneFOneBV = OneFOneBVChunked<>; //!< @brief The same without chunks of sequences.
-
-namespace detail {
-struct zero_bubble_v_block {
-  static constexpr int stages_per_device = 2;
-  static constexpr bool fused = false;
-  static constexpr void lay_out(building_block& block) {
-    v_strides(v_zero_bubble_offsets).lay_out(block);
-  }
-  //! Writes the hand-made order, where there are no chunks.
-  static constexpr void write(timeline& line) {
-    line.problem.limit = line.stages + 2 * (line.chunks - 1);
-    for (int device = 0; line.chunks == 1 && device < line.problem.devices(); ++device)
-      write_zero_bubble_v(line, device);
-  }
-};
-} // namespace detail
 
 //! @brief The V shape without a bubble on the span: ZB-V, at 1F1B's memory.
 //!
@@ -180,6 +151,14 @@ using ZeroBubbleVChunked = Repeat<detail::zero_bubble_v_block, waves, Chunks, Ho
 using ZeroBubbleV = ZeroBubbleVChunked<>; //!< @brief The same without chunks of sequences.
 namespace detail {
 
+//! VShape without a search.
+template <offsets Offsets, int Chunks = 1>
+using SweptVShape = Repeat<v_block<Offsets>, waves, Chunks, effort::sweeps>;
+
+using SweptVMin = VMinChunked<1, effort::sweeps>; //!< @brief Without a search for real costs.
+using SweptVHalf = SweptVShape<v_half_offsets>;   //!< @brief Without a search for real costs.
+//! Without a search for real costs.
+using SweptVZeroBubble = SweptVShape<v_zero_bubble_offsets>;
 //! Without a search for real costs.
 using SweptZeroBubbleV = ZeroBubbleVChunked<1, effort::sweeps>;
 

@@ -198,8 +198,11 @@ public:
   }
 
   [[nodiscard]] double duration(pass const& what) const {
-    if (!takes_halves(what.kind))
-      return number_of(what.kind) < 0 ? 0 : times_[index(what)];
+    int const row = detail::index_of(what.kind) < flow::most_kinds
+                      ? row_of_[static_cast<std::size_t>(what.kind)]
+                      : no_time;
+    if (row != of_halves)
+      return row == no_time ? 0 : times_[place(row, what)];
     std::size_t const input = place(input_row_, what);
     double const weight = times_[place(weight_row_, what)];
     return std::max(times_[input] - exchanges_[input], 0.0) + std::max(weight, exchanges_[input]);

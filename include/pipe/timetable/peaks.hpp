@@ -91,6 +91,11 @@ struct row_walk {
 template <class Visit>
 constexpr void walk_device(timetable_view const& table, int device, Visit const& visit) {
   int const devices = table.over.extents.devices;
+  if (table.offsets[devices] == table.offsets[table.rows()]) { // no other engine has a pass
+    for (row_walk at{table, device}; !at.done(); at.advance())
+      visit(at);
+    return;
+  }
   int const engines = table.over.declared->engines;
   row_walk walks[flow::engine_count] = {{table, device},
                                         {table, engines > 1 ? device + devices : device},
@@ -132,7 +137,8 @@ peak_of(timetable_view const& table, int device, slot_class pool, Weight const& 
   if (std::count(of.taken, of.taken + flow::most_kinds, 0) == flow::most_kinds)
     return {}; // the flow has no slots of this pool
   return peak_by<Number>(table, device, [&](pass const& what, bool ends) {
-    return of.change(table.over, what, ends) * weight(what);
+    int const change = of.change(table.over, what, ends);
+    return change == 0 ? Number{} : change * weight(what);
   });
 }
 

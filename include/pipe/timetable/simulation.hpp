@@ -129,7 +129,8 @@ join(simulation& state, int row, entry_number entry, dependency_list const& need
   dependency_list const needed = dependencies(state.map.over, what);
   double latest = 0;
   int k = 0;
-  if (needed.in_group() && state.messages.links == nullptr) {
+  bool const alike = state.messages.links == nullptr || state.messages.groups.reduce >= 0;
+  if (needed.in_group() && alike) { // from every stage of the group
     if (!join(state, row, behind, needed))
       return never;
     latest = joined_at(state, row, what.stage);

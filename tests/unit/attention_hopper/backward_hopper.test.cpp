@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -165,9 +166,12 @@ TEST_CASE("hopper backward: parts of a group, and sections of heads, give the sa
 TEST_CASE("hopper backward: ranges of steps, of which a tile sees some, give the same numbers") {
   table<std::int32_t> const first(the_machine().where, three_documents());
   auto& m = the_machine();
-  for (auto const& [parts, cut] : {std::pair{1, 1}, std::pair{2, 2}, std::pair{1, 3}}) {
+  auto const all = m.cut_tiles;
+  for (auto const& [parts, cut, cut_tiles] :
+       {std::tuple{1, 1, all}, {2, 2, all}, {1, 3, all}, {1, 1, 1}, {1, 2, 2}}) {
     m.parts = parts;
     m.cut = cut;
+    m.cut_tiles = cut_tiles;
     for (auto const* name : {"64", "64_free"}) { // the first step sees no key
       check_backward<__nv_bfloat16>(
         name,
@@ -195,6 +199,7 @@ TEST_CASE("hopper backward: ranges of steps, of which a tile sees some, give the
   }
   m.parts = 1;
   m.cut = 0;
+  m.cut_tiles = all;
 }
 
 TEST_CASE("hopper backward: logits far below 0 beside the end of the keys") {
@@ -308,6 +313,10 @@ TEST_CASE(
   check("64", 64);
   check("256", 256);
   the_machine().parts = 1;
+  auto const all = std::exchange(the_machine().cut_tiles, 2); // of four
+  check("64", 64);
+  check("256", 256);
+  the_machine().cut_tiles = all;
   the_machine().cut = 0;
   for (auto const& [name, dim] : {std::pair{"80_free", 80}, std::pair{"256_free", 256}}) {
     for (int const cut : {0, 1}) { // all steps have the sums of all tiles when they are rounded

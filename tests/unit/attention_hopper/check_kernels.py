@@ -13,7 +13,7 @@ import sys
 
 LOADS = "cp.async.bulk.tensor.5d.shared"  # each consumer's own tiles, and those of a stage
 STORES = "cp.async.bulk.tensor.5d.global"
-SLICES = 4  # of dK and dV, in which parts of a group add in turn: one wait, one barrier, one hand-on each
+SLICES = 8  # of dK and dV, in which parts of a group add in turn: one wait, one barrier, one hand-on each
 # What setmaxnreg shares out again: 65536 over the threads, down to a multiple of 8.
 LAUNCH_REGISTERS = {"forward_64": 128, "forward_80": 128, "forward_112": 128}  # of 512 threads
 LAUNCH_REGISTERS_OF_384 = 168

@@ -130,19 +130,20 @@ TEST_CASE("hopper launch: heads are worked on together as far as the L2 has room
   auto const forward = [&](at::parameters const& p) {
     return at::detail::heads_together(p, 132, cache);
   };
-  CHECK(forward(square(4, 32, 32, 8192)) == 7);   // 4 MiB of keys and values each, in 31.25
+  CHECK(forward(square(4, 32, 32, 8192)) == 4);   // seven of 4 MiB fit 31.25: 32 sections
   CHECK(forward(square(1, 64, 64, 8192)) == 64);  // two blocks read the same keys at a time
-  CHECK(forward(square(4, 32, 32, 2048)) == 26);  // 31 fit: five sections, none of them short
+  CHECK(forward(square(4, 32, 32, 2048)) == 16);  // 31 fit: eight sections
   CHECK(forward(square(4, 32, 32, 256)) == 128);  // all fit
   CHECK(forward(square(2, 288, 72, 65536)) == 4); // not one fits: one, with the heads that share it
   auto const backward = [&](at::parameters const& p, at::query_order order) {
     return at::detail::key_heads_together(p, order, 132, cache);
   };
-  CHECK(backward(square(1, 16, 16, 8192), at::query_order::kept) == 4); // 8 MiB each, in 37.5
+  CHECK(backward(square(1, 16, 16, 8192), at::query_order::kept) == 2); // 8 MiB each, in 31.25
   CHECK(backward(square(1, 16, 16, 8192), at::query_order::free) == 16);
-  CHECK(backward(square(4, 32, 32, 8192), at::query_order::free) == 4);
+  CHECK(backward(square(4, 32, 32, 8192), at::query_order::free) == 2);
   CHECK(backward(square(1, 16, 16, 131072), at::query_order::kept) == 1);
-  CHECK(backward(square(4, 32, 32, 2048), at::query_order::kept) == 16); // 18 fit
+  CHECK(backward(square(4, 32, 32, 2048), at::query_order::kept) == 8);  // 15 fit
+  CHECK(backward(square(1, 18, 18, 2048), at::query_order::kept) == 18); // in 37.5
 }
 
 TEST_CASE("hopper launch: in a kept order sections fill the GPU") {
@@ -152,16 +153,18 @@ TEST_CASE("hopper launch: in a kept order sections fill the GPU") {
     at::detail::share_work(sums, p, order, {128, 64}, 132, 50 << 20);
     return sums.section;
   };
-  CHECK(section(square(1, 16, 16, 8192)) == 8);  // four fit
-  CHECK(section(square(1, 24, 24, 16384)) == 8); // two fit
+  CHECK(section(square(1, 16, 16, 8192)) == 8);  // two fit
+  CHECK(section(square(1, 24, 24, 16384)) == 6); // one fits, and three sections would be odd
   CHECK(section(square(1, 12, 12, 16384)) == 6);
   CHECK(section(square(1, 32, 8, 8192)) == 8);   // one fits
   CHECK(section(square(1, 20, 20, 1024)) == 20); // all fit
-  CHECK(section(square(8, 16, 16, 2048)) == 16); // 18 fit, and 16 give 256 blocks
-  CHECK(section(square(1, 90, 90, 2048)) == 18);
+  CHECK(section(square(8, 16, 16, 2048)) == 16); // eight fit, and 16 give 256 blocks
+  CHECK(section(square(1, 90, 90, 2048)) == 15);
+  CHECK(section(square(1, 22, 22, 16384)) ==
+        8); // no section of five to eight is one of an even number
   CHECK(section(square(1, 3, 3, 65536)) == 3);
-  CHECK(section(square(4, 32, 32, 8192), at::query_order::free) == 4);
-  CHECK(section(square(4, 32, 32, 16384), at::query_order::free) == 2);
+  CHECK(section(square(4, 32, 32, 8192), at::query_order::free) == 2);
+  CHECK(section(square(4, 32, 32, 16384), at::query_order::free) == 1);
 }
 
 namespace {
@@ -234,11 +237,15 @@ TEST_CASE("hopper launch: blocks round dQ where each step has a last tile of key
 }
 
 TEST_CASE("hopper launch: few blocks share heads and steps, so that each multiprocessor has two") {
-  auto const shares = [](at::parameters p, int part_of_keys = 1) {
+  auto order = at::query_order::kept;
+  std::int32_t cut_tiles = 0;
+  auto const shares = [&](at::parameters p, int part_of_keys = 1) {
     p.query_length /= part_of_keys;
+    p.query_offset = p.key_length - p.query_length;
     at::query_sums sums;
     sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
-    at::detail::share_work(sums, p, at::query_order::kept, {128, 64}, 132, 50 << 20);
+    at::detail::share_work(sums, p, order, {128, 64}, 132, 50 << 20);
+    cut_tiles = sums.cut_tiles;
     return std::pair{sums.parts, sums.cut};
   };
   using pair = std::pair<std::int32_t, std::int32_t>;
@@ -256,6 +263,21 @@ TEST_CASE("hopper launch: few blocks share heads and steps, so that each multipr
   CHECK(shares(square(1, 12, 1, 32768), 4) == pair{3, 0});  // 256: three give 768
   CHECK(shares(square(1, 12, 1, 16384), 4) == pair{6, 0});  // 128: 5.2 would do, not share 12 heads
   CHECK(shares(square(1, 8, 1, 0)) == pair{1, 0});
+  order = at::query_order::free;
+  CHECK(shares(square(1, 16, 2, 2048)) == pair{8, 0}); // a head a piece: 32 steps at most, of 68
+  CHECK(shares(square(1, 8, 1, 2048)) == pair{8, 18});
+  CHECK(shares(square(1, 8, 1, 8192)) == pair{4, 0});
+  // Chunks of few heads: pieces of four heads, of 44 % of the steps of a multiprocessor at most.
+  CHECK(shares(square(1, 8, 1, 8192), 4) == pair{2, 12});
+  CHECK(cut_tiles == 30);
+  CHECK(shares(square(1, 16, 2, 16384), 8) == pair{2, 0});
+  order = at::query_order::kept; // two heads, and one or two rounds
+  CHECK(shares(square(1, 8, 1, 8192), 4) == pair{4, 0});
+  CHECK(cut_tiles == 33);
+  CHECK(shares(square(1, 8, 1, 16384), 8) == pair{4, 0});
+  CHECK(cut_tiles == 66);
+  order = at::query_order::free;
+  CHECK(shares(square(1, 32, 8, 8192), 4) == pair{2, 0}); // four to a key head
 }
 
 TEST_CASE("hopper launch: no keys, no queries") {

@@ -31,6 +31,7 @@ struct trial {
   ptx::options how;
   std::int32_t cut = 0;            // steps of a piece, in backward
   std::int32_t before = no_window; // keys that a head sees
+  std::int32_t cut_tiles = at::query_sums{}.cut_tiles;
 };
 
 std::string off(char const* what, double error) {
@@ -106,6 +107,7 @@ of_backward(machine& m, std::string const& name, trial const& t, std::vector<flo
   m.parts = t.blocks > 1 && t.how.warps == ptx::order::shuffled ? 2 : 1;
   m.section = t.blocks > 1 ? 3 : 0;
   m.cut = t.cut;
+  m.cut_tiles = t.cut_tiles;
   backward_problem<__nv_bfloat16> problem(m.where, t.s, 1);
   auto exactly = prepare(problem, t);
   if (t.blocks > 1) { // adds to a dQ
@@ -185,6 +187,7 @@ std::string verdict(std::string const& text,
       trials.push_back({wide, 3, together});
       trials.push_back({stairs, 3, together, 1, 70});
       trials.push_back({stairs, 3, {.warps = ptx::order::reverse, .seed = 1}, 1, 70});
+      trials.push_back({stairs, 3, shuffled, 1, 70, 1});
     }
   }
   try {

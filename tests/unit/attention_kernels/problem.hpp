@@ -409,7 +409,7 @@ inline std::pair<unsigned, unsigned> finishing_of(std::int64_t numbers) {
 
 //! How blocks share the work of a backward call, as query_sums has it; a section of 0: all heads.
 struct backward_shares {
-  std::int32_t parts = 1, section = 0, cut = 0;
+  std::int32_t parts = 1, section = 0, cut = 0, cut_tiles = at::query_sums{}.cut_tiles;
 };
 
 //! Launches backward: the kernels before and after the sums have the names without "_free".
@@ -433,6 +433,7 @@ ptx::result launch_backward(ptx::memory& where,
   auto of_call = at::query_sums::in(scratch.data(), p, family);
   of_call.parts = shares.parts;
   of_call.cut = shares.cut;
+  of_call.cut_tiles = shares.cut_tiles;
   bool const is_free = name.find("_free") != std::string::npos;
   bool const takes_turns = !is_free || at::band_mask<decltype(call.m)>;
   of_call.starts_at_0 = family == at::kernel_family::portable || !takes_turns;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -117,6 +118,25 @@ TEST_CASE("whole GPU: the walk visits the tiles that kernels multiply") {
     check_forward(c, "forward_192_128", {128, 2});
     check_backward(c, "192_128");
   }
+}
+
+TEST_CASE("whole GPU: pieces of a chunk of few heads visit each step of each tile once") {
+  whole_gpu::call c;
+  c.heads = 8;
+  c.key_heads = 1;
+  c.queries = 2048;
+  c.keys = 8192;
+  auto const work = walk(c, whole_gpu::way::free);
+  // Of 64 tiles 30 in two parts and three ranges of steps; then a piece for each query head.
+  CHECK(work.blocks == 30 * 2 * 3 + 34 * 8);
+  std::set<std::pair<int, int>> seen; // a tile, a step of a query head
+  for (auto const& piece : work.pieces) {
+    for (auto n = piece.begin; n < piece.end; ++n) {
+      seen.emplace(piece.own, work.visits[static_cast<std::size_t>(n)].object);
+    }
+  }
+  CHECK(seen.size() == work.visits.size());
+  CHECK(seen.size() == 8 * (48 * 32 + 2 * (1 + 16) * 16 / 2)); // 48 tiles see 32 steps, 16 fewer
 }
 
 TEST_CASE(

@@ -459,7 +459,7 @@ candidates evaluate_all(choose_command const& asked) {
   progress_line line(HUGE_VAL, 0.4);
   take_in_order(
     trials.size(),
-    ahead_of(asked, 6),
+    ahead_of(asked, 12),
     [](std::size_t) { return true; },
     [&](std::size_t i) {
       return shows_few(asked) ? evaluate_first(asked, trials[i], orders)

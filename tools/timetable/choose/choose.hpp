@@ -68,10 +68,11 @@ struct choose_command {
   bool capped = false;      //!< --memory has given it, for all
   double jitter = 0;        //!< standard deviation of a pass over its time
   std::string cost_file;
-  std::optional<pp::cut_costs> measured; //!< of --cost FILE, in place of predicted times
-  std::vector<int> layout;               //!< of --layout: parts of each stage, or empty
-  std::string layout_word;               //!< as it was given
-  std::vector<std::string> schedules;    //!< names of --schedules, or empty: all
+  std::optional<pp::cut_costs> measured;        //!< of --cost FILE, in place of predicted times
+  std::optional<pp::cut_costs> measured_layers; //!< the same of layers cut at their experts
+  std::vector<int> layout;                      //!< of --layout: parts of each stage, or empty
+  std::string layout_word;                      //!< as it was given
+  std::vector<std::string> schedules;           //!< names of --schedules, or empty: all
   int frozen = 0;       //!< the first layers that have nothing to train, nor has the embedding
   bool clip = false;    //!< gradients are clipped by the norm of all, so stages have totals
   bool tied = false;    //!< first and last stage share a weight, whatever the model says
@@ -261,6 +262,9 @@ bool judge_named(choose_command const& asked, candidates& found);
 //! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
 //! HelixPipe, which is a pipeline of stages.
 [[nodiscard]] evaluated evaluate_apart(choose_command const& asked, schedule_choice const& choice);
+
+//! Measured times of the passes of whole parts, from those of layers cut at their experts.
+[[nodiscard]] pp::cut_costs whole_layers(pp::cut_costs const& of);
 
 //! The same candidate with the layers of each stage cut at their experts, so that dispatch and
 //! combine run next to other passes; or why it cannot have that.

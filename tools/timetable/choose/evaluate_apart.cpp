@@ -39,6 +39,19 @@ void take_times(choose_command const& asked,
   one.bound = busiest_work(table, hidden);
 }
 
+//! Slots where weights travel, with them or with them and their gradients as messages.
+struct group_sizes {
+  std::vector<pp::stage_bytes> groups;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class which, pp::pass const& what) const {
+    pp::stage_bytes const& group = groups[what.chunk];
+    return which == pp::slot_class::activation       ? group.activation
+           : which == pp::slot_class::output         ? group.weights
+           : which == pp::slot_class::input_gradient ? group.weights + group.gradients
+                                                     : group.message;
+  }
+};
+
 //! A message carries weights of a group of layers, or these and their gradients.
 evaluated evaluate_travel(choose_command const& asked, schedule_choice const& choice) {
   candidate one = begin(asked, choice);
@@ -55,33 +68,18 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
   any_cost const by_groups = cost_by_groups(cost);
   pp::dynamic_timetable table = make_named_timetable(choice, by_groups);
   take_times(asked, table, by_groups, cost_by_groups(cost.without_exchanges()), one);
-  auto const size = [bytes](pp::slot_class of, pp::pass const& what) {
-    pp::stage_bytes const& group = bytes[what.chunk];
-    switch (of) {
-    case pp::slot_class::activation: return group.activation;
-    case pp::slot_class::output: return group.weights;
-    case pp::slot_class::input_gradient: return group.weights + group.gradients;
-    default: return group.message;
-    }
-  };
-  struct plan_sizes {
-    decltype(size) of;
-    [[nodiscard]] std::int64_t bytes(pp::slot_class which, pp::pass const& what) const {
-      return of(which, what);
-    }
-  };
-  pp::plan const work = pp::lower<pp::communicators::per_pair>(table, plan_sizes{size});
+  group_sizes const sizes{bytes};
+  pp::plan const work = pp::lower<pp::communicators::per_pair>(table, sizes);
   for (int device = 0; device < asked.devices; ++device) {
     auto const at = static_cast<std::size_t>(device);
     double const held =
       static_cast<double>(work.arena_bytes[at] + bytes[at].optimizer + bytes.back().logits);
     one.gigabytes = std::max(one.gigabytes, held / 1e9);
   }
-  auto const sent = [size](pp::pass const& maker, pp::detail::product_reader const&) {
-    return static_cast<double>(size(maker.kind == pp::pass_kind::forward
-                                      ? pp::slot_class::output
-                                      : pp::slot_class::input_gradient,
-                                    maker));
+  auto const sent = [sizes](pp::pass const& maker, pp::detail::product_reader const&) {
+    bool const forward = maker.kind == pp::pass_kind::forward;
+    return static_cast<double>(
+      sizes.bytes(forward ? pp::slot_class::output : pp::slot_class::input_gradient, maker));
   };
   return {std::move(one), std::move(table), sent};
 }

@@ -135,6 +135,43 @@ struct expert_work {
   }
 };
 
+//! The kind whose measured time a kind takes. @pre it is no copy and no mark
+pp::pass_kind measured_kind(pp::pass_kind kind) {
+  pp::kind_of_pass const& declared = layer_bytes::kinds[kind];
+  std::string word = declared.word.c_str();
+  for (std::string_view const prefix : {"checkpointed ", "offloaded "})
+    if (word.starts_with(prefix))
+      word.erase(0, prefix.size());
+  if (word.ends_with(" again"))
+    word.resize(word.size() - std::string_view(" again").size());
+  return pp::expert_training.kind_named(pp::flow_word::of(word.c_str()));
+}
+
+//! The measured times of layers in place of those of parts. The first one has the embedding, too.
+pp::cost_table measured_times(pp::cut_costs const& parts,
+                              std::span<pp::stage_content const> layers) {
+  pp::cost_table result = parts.times.reshaped({.devices = static_cast<int>(layers.size())}, 0);
+  int next = 1;
+  for (int layer = 0; layer < static_cast<int>(layers.size()); ++layer) {
+    pp::stage_content const& of = layers[static_cast<std::size_t>(layer)];
+    std::vector<int> from(layer == 0 ? 1 : 0, 0);
+    if (of.layers + of.encoders + of.modules > 0)
+      from.push_back(next++);
+    else if (of.output)
+      from.push_back(parts.stages - 1);
+    for (pp::cost_table::timed_kind const& timed : result.kinds())
+      for (int i = 0; i < result.microbatches(); ++i)
+        for (int const part : from)
+          for (int chunk = 0; chunk < parts.chunks; ++chunk) {
+            pp::pass const into = pp::row_writer::make(timed.kind, layer, i);
+            result.set(into,
+                       result.duration(into) +
+                         parts.times.duration(pp::row_writer::make(timed.kind, part, i, chunk)));
+          }
+  }
+  return result;
+}
+
 //! Times of the passes of layers; messages between devices as before.
 class expert_times {
 public:
@@ -143,9 +180,18 @@ public:
         of_layer_(work.sums<times>(
           [&work](pp::prediction const& on, std::size_t layer, pp::sequence_piece const& piece) {
             return times_of(on, work.layers[layer], piece);
-          })) {}
+          })) {
+    if (work.asked.measured_layers)
+      measured_ = measured_times(*work.asked.measured_layers, work.layers);
+  }
 
   [[nodiscard]] double duration(pp::pass const& what) const {
+    pp::role const is = layer_bytes::kinds[what.kind].is;
+    if (measured_ && is != pp::role::copy && is != pp::role::mark) {
+      pp::pass as = what;
+      as.kind = measured_kind(what.kind);
+      return measured_->duration(as);
+    }
     return of_layer_[work_.index(what)].of[static_cast<std::size_t>(what.kind)];
   }
   [[nodiscard]] double latency() const noexcept { return latency_; }
@@ -199,7 +245,8 @@ private:
   expert_work const& work_;
   double latency_;
   std::vector<double> links_;
-  std::vector<times> of_layer_; // [layers][microbatches]
+  std::vector<times> of_layer_;            // [layers][microbatches]
+  std::optional<pp::cost_table> measured_; // in place of these, but for copies
 };
 
 //! Why layers of a candidate are not cut; empty where they are.
@@ -222,6 +269,27 @@ shorter_of(pp::timetable_view whole, std::span<int const> counts, expert_times c
 }
 
 } // namespace
+
+pp::cut_costs whole_layers(pp::cut_costs const& of) {
+  pp::cut_costs result = of;
+  result.times =
+    pp::cost_table({.devices = of.stages, .chunks = of.chunks}, {0, 0, 0, of.times.latency()})
+      .by_microbatch(of.times.microbatches());
+  for (pp::cost_table::timed_kind const& timed : result.times.kinds()) {
+    pp::role const is = timed.is == pp::role::again ? pp::role::forward : timed.is;
+    if (is != pp::role::forward && is != pp::role::input && is != pp::role::weights)
+      continue;
+    for (int stage = 0; stage < of.stages; ++stage)
+      for (int i = 0; i < of.times.microbatches(); ++i)
+        for (int chunk = 0; chunk < of.chunks; ++chunk) {
+          double sum = 0;
+          for (pp::pass_kind const kind : pp::detail::kinds_of_layer(pp::training.kind_with(is)))
+            sum += of.times.duration(pp::row_writer::make(kind, stage, i, chunk));
+          result.times.set(pp::row_writer::make(timed.kind, stage, i, chunk), sum);
+        }
+  }
+  return result;
+}
 
 evaluated cut_at_experts(choose_command const& asked,
                          evaluated plain,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "choose.hpp"
-#include "tools/timetable/search/order_type.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace examples {
 namespace {

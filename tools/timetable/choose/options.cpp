@@ -168,8 +168,7 @@ constexpr option_reader<choose_command> options[] = {
      if (!names_cost_file(word))
        throw usage_error(std::string(option) + " of choose wants a file of measured costs, not " +
                          quoted(word));
-     c.cost_file = std::string(word);
-     c.measured = read_cost_file(option, word);
+     c.cost_file = std::string(word); // whose kinds depend on --experts
    }},
   {{"--layout LAYOUT", modelled},
    "the cut, as Megatron-LM writes it: Et*3|(tt|)*29,L; only schedules with as many stages",
@@ -294,9 +293,22 @@ void check_layers(choose_command const& asked, std::string const& who) {
   bool const header = asked.format == "header";
   if (header && asked.frozen > 0)
     throw usage_error(who + "--format header knows no frozen layers; leave it or --frozen out");
-  char const* const other = asked.measured ? "--cost" : header ? "--format header" : nullptr;
-  if (other != nullptr && asked.experts)
-    throw usage_error(who + other + " cuts no layer at its experts; leave it or --experts out");
+  if (header && asked.experts)
+    throw usage_error(who + "--format header cuts no layer at its experts; leave it or --experts "
+                            "out");
+  if (asked.measured_layers && (asked.measures_shares() || !asked.lengths.empty()))
+    throw usage_error(who + "--cost with --experts wants the times of all parts, of sequences of "
+                            "one length; leave one of them out");
+}
+
+//! The times of a file: of layers cut at their experts, or of whole parts.
+void read_measured(choose_command& asked) {
+  if (asked.cost_file.empty())
+    return;
+  pp::flow const& kinds = asked.experts ? pp::expert_training : pp::training;
+  asked.measured = read_cost_file("--cost", asked.cost_file, kinds);
+  if (asked.experts)
+    asked.measured = whole_layers(asked.measured_layers.emplace(*asked.measured));
 }
 
 } // namespace
@@ -312,6 +324,7 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
   no_names(verb, read);
   auto const has = [&read](std::string_view name) { return read.has(name); };
   std::string const who = std::string(name_of(verb)) + ": ";
+  read_measured(result);
   for (std::string_view const needed :
        {"--model", "--sequence", "--gpu", "--devices", "--microbatches"})
     if (!has(needed) &&

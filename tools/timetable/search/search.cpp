@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include <pipe/run/thread_workers.hpp>
 
-#include "order_type.hpp"
 #include "tools/timetable/files.hpp"
 #include "tools/timetable/make.hpp"
 #include "tools/timetable/markdown_table.hpp"
 #include "tools/timetable/progress_line.hpp"
+#include "tools/timetable/verbs.hpp"
 
 namespace examples {
 namespace {

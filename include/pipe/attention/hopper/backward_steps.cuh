@@ -111,13 +111,13 @@ struct key_steps {
   //! Before this consumer adds a slice to the running gradients, and after: where the order is kept
   //! and a tile has several pieces, each adds after the piece before.
   __forceinline__ __device__ void wait_for_part(int slice) const {
-    if (Order == query_order::kept && sums.parts * sums.ranges() > 1) {
+    if (Order == query_order::kept && sums.has_parts()) {
       auto const work = read_work(walk.memory.work());
       wait_for_tile(written_of<shape::keys>(c.p, sums, work) + slice, work.part);
     }
   }
   __forceinline__ __device__ void hand_on_part(int slice) const {
-    if (Order == query_order::kept && sums.parts * sums.ranges() > 1) {
+    if (Order == query_order::kept && sums.has_parts()) {
       meet_consumers();
       if (thread_anew() == 0) {
         auto const work = read_work(walk.memory.work());

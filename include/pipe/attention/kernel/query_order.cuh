@@ -43,36 +43,46 @@ __device__ __forceinline__ int take_piece(query_sums const& sums) {
 
 //! The tile of keys of piece n. In order of n: section by section of key heads; range by range of
 //! steps, early ones first; early keys first, which most queries see where a mask is causal; part
-//! by part of a group. So they add to dQ, and to dK and dV, where the order is kept: blocks only
-//! wait for pieces taken before theirs.
+//! by part of a group; and then likewise those of tiles that are not in parts. So they add to dQ,
+//! and to dK and dV, where the order is kept: blocks only wait for pieces taken before theirs.
 template <int Keys>
 PIPELINING_HOST_DEVICE __forceinline__ key_work work_of_piece(parameters const& p,
                                                               query_sums const& sums,
                                                               int n) {
   int const heads = static_cast<int>(p.key_heads);
   int const length = static_cast<int>(p.key_length);
-  int const tiles = (length + Keys - 1) / Keys;
-  int const ranges = sums.ranges();
-  int const whole = n / sums.parts;
+  int const group = static_cast<int>(p.heads) / heads;
+  int tiles = min((length + Keys - 1) / Keys, sums.cut_tiles);
+  int first_tile = 0;
+  int ranges = sums.ranges();
+  int parts = sums.parts;
+  if (int const in_parts = heads * static_cast<int>(p.batch) * tiles * ranges * parts;
+      n >= in_parts) {
+    n -= in_parts;
+    first_tile = tiles;
+    tiles = (length + Keys - 1) / Keys - first_tile;
+    ranges = 1;
+    parts = group;
+  }
+  int const whole = n / parts;
   int const begin = whole / (tiles * ranges * sums.section) * sums.section; // of the section
   int const section = min(sums.section, heads * static_cast<int>(p.batch) - begin);
   int const rest = whole - begin * (tiles * ranges);
   int const stream = begin + rest % section;
-  int const first = rest / section % tiles * Keys;
+  int const first = (first_tile + rest / section % tiles) * Keys;
   int const range = rest / section / tiles;
-  int const part = n % sums.parts;
-  int const group = static_cast<int>(p.heads) / heads;
+  int const part = n % parts;
   int const head = stream % heads * group;
   int const end = sums.steps - (ranges - 1 - range) * sums.cut;
   return {stream / heads,
           stream % heads,
           first,
           min(Keys, length - first),
-          range * sums.parts + part,
-          sums.cut == 0 ? 0 : max(0, end - sums.cut),
+          range * parts + part,
+          ranges == 1 ? 0 : max(0, end - sums.cut),
           end,
-          head + group * part / sums.parts,
-          head + group * (part + 1) / sums.parts};
+          head + group * part / parts,
+          head + group * (part + 1) / parts};
 }
 
 //! Where the pieces of a tile that have added to its slices are counted.

@@ -12,9 +12,11 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -156,6 +158,9 @@ public:
     for (int chunk = 0; chunk < chunks_; ++chunk)
       if (weight(of, chunk) != weight(of, microbatch, chunk))
         return false;
+    if constexpr (std::same_as<Cost, cost_table>)
+      if (cost.microbatches() == 1)
+        return true;
     for (bound_node const& node : nodes_) {
       pass const& what = node.what;
       if (!same(what) ||

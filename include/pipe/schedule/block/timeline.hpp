@@ -153,7 +153,7 @@ constexpr void begin_sweep(timeline& line, bool backwards) {
 //! Raises `ready` to the end of a pass of this sweep, and the message from it to `stage`; false
 //! while it is not placed.
 template <bool Backwards>
-[[nodiscard]] constexpr bool
+[[nodiscard, gnu::always_inline]] constexpr bool
 wait_for(timeline const& line, int at, int number, int from, int stage, std::int64_t& ready) {
   if (line.counts.data[at] <= (Backwards ? line.units - 1 - number : number))
     return false;
@@ -165,7 +165,7 @@ wait_for(timeline const& line, int at, int number, int from, int stage, std::int
 }
 
 //! Raises `ready` to what a pass waits for in a sweep forwards.
-[[nodiscard]] constexpr bool
+[[nodiscard, gnu::always_inline]] constexpr bool
 inputs_of(timeline const& line, int at, int number, std::int64_t& ready) {
   int const all = line.stages;
   if (at < all)
@@ -178,7 +178,7 @@ inputs_of(timeline const& line, int at, int number, std::int64_t& ready) {
 }
 
 //! Raises `ready` to what a pass waits for in a sweep backwards: the passes that use its result.
-[[nodiscard]] constexpr bool
+[[nodiscard, gnu::always_inline]] constexpr bool
 uses_of(timeline const& line, int at, int number, std::int64_t& ready) {
   int const all = line.stages;
   if (at < all - 1)
@@ -193,7 +193,7 @@ uses_of(timeline const& line, int at, int number, std::int64_t& ready) {
 }
 
 //! The ticks of a pass, with noise where the search asks for it.
-[[nodiscard]] constexpr std::int64_t ticks_of(timeline& line, int at, int number) noexcept {
+[[nodiscard, gnu::always_inline]] constexpr std::int64_t ticks_of(timeline& line, int at, int number) noexcept {
   int const times = line.times;
   std::int64_t ticks =
     times == 1 ? line.durations.data[at] : line.durations.data[at * times + number % times];
@@ -209,7 +209,7 @@ uses_of(timeline const& line, int at, int number, std::int64_t& ready) {
 //! +1 for a pass that takes an activation in the direction of the sweep, -1 for one that gives it
 //! back.
 template <bool Backwards>
-[[nodiscard]] constexpr int memory_change(timeline const& line, int at) noexcept {
+[[nodiscard, gnu::always_inline]] constexpr int memory_change(timeline const& line, int at) noexcept {
   int const change = at < line.stages ? 1 : at >= line.lines - line.stages ? -1 : 0;
   return Backwards ? -change : change;
 }

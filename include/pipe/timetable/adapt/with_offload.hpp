@@ -77,15 +77,15 @@ struct offload::in_slots {
       if (one.forward.stage <= last && is_given(one.forward.stage) &&
           one.needed - one.backward - one.made > 6 * slot)
         chosen.push_back(&one);
-    std::sort(chosen.begin(), chosen.end(), [](auto const* a, auto const* b) {
-      double const mine = a->needed - a->made;
-      double const other = b->needed - b->made;
-      return mine != other ? mine > other : a < b; // all are of one array, in the order made
-    });
-    chosen.resize(
-      std::min(chosen.size(), static_cast<std::size_t>(std::ceil(share * double(chosen.size())))));
-    std::sort(
-      chosen.begin(), chosen.end(), [](auto const* a, auto const* b) { return a->made < b->made; });
+    if (share < 1) { // else all, which are in the order made
+      std::sort(chosen.begin(), chosen.end(), [](auto const* a, auto const* b) {
+        double const mine = a->needed - a->made;
+        double const other = b->needed - b->made;
+        return mine != other ? mine > other : a < b; // all are of one array
+      });
+      chosen.resize(static_cast<std::size_t>(std::ceil(share * double(chosen.size()))));
+      std::sort(chosen.begin(), chosen.end());
+    }
     take_outward(chosen, first, slot);
     take_inward(chosen, first, slot);
   }
@@ -100,7 +100,8 @@ private:
   [[nodiscard]] int last_stage(std::vector<idle_activation> const& all) const {
     std::vector<int> held;
     for (idle_activation const& one : all)
-      held.push_back(one.forward.stage);
+      if (held.empty() || held.back() != one.forward.stage)
+        held.push_back(one.forward.stage);
     std::sort(held.begin(), held.end());
     held.erase(std::unique(held.begin(), held.end()), held.end());
     auto const count = static_cast<std::size_t>(stages);
@@ -118,9 +119,11 @@ private:
   static void take_inward(std::vector<idle_activation*> const& chosen, double first, double slot) {
     double previous = std::numeric_limits<double>::infinity(); // odd slot, taken
     std::vector<idle_activation*> back(chosen.rbegin(), chosen.rend());
-    std::sort(back.begin(), back.end(), [](auto const* a, auto const* b) {
+    auto const later = [](auto const* a, auto const* b) {
       return a->needed != b->needed ? a->needed > b->needed : a > b;
-    });
+    };
+    if (!std::is_sorted(back.begin(), back.end(), later))
+      std::sort(back.begin(), back.end(), later);
     for (idle_activation* const one : back) {
       double const latest = (one->needed - one->backward - first) / slot - 1;
       double number = std::floor((latest - 1) / 2 + rounding) * 2 + 1;
@@ -211,11 +214,17 @@ struct planned_copy {
   std::size_t number; // of those of one time, the first made goes first
 };
 
+//! The number of a pass among those of its kind.
+[[nodiscard]] inline std::size_t number_of(pipeline_view const& over, pass const& what) noexcept {
+  return static_cast<std::size_t>(what.stage * over.units() + over.unit_of(what));
+}
+
 //! The activations of a device that a forward pass keeps and a backward reads.
 [[nodiscard]] inline std::vector<offload::idle_activation>
 idle_activations(timetable_view const& table, int device) {
   std::vector<offload::idle_activation> result;
-  std::vector<int> number(static_cast<std::size_t>(table.over.pass_indices()), -1);
+  shape const& extents = table.over.extents;
+  std::vector<int> number(static_cast<std::size_t>(extents.stages() * table.over.units()), -1);
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
     pass what = table.passes[i];
     bool const reads = what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
@@ -223,7 +232,7 @@ idle_activations(timetable_view const& table, int device) {
       continue;
     what.kind = pass_kind::forward;
     what.overlapped = false;
-    int& index = number[static_cast<std::size_t>(pass_index(table.over, what))];
+    int& index = number[number_of(table.over, what)];
     if (!reads) {
       index = static_cast<int>(result.size());
       result.push_back({what, table.ends[i] - table.starts[i], table.ends[i]});
@@ -242,10 +251,11 @@ inline void write_offloaded(timetable_view const& table,
                             row_writer* rows) {
   std::vector<planned_copy> out;
   std::vector<planned_copy> in;
-  std::vector<char> moves(static_cast<std::size_t>(table.over.pass_indices()));
+  shape const& extents = table.over.extents;
+  std::vector<char> moves(static_cast<std::size_t>(extents.stages() * table.over.units()));
   for (offload::idle_activation const& one : all)
     if (one.moves) {
-      moves[static_cast<std::size_t>(pass_index(table.over, one.forward))] = 1;
+      moves[number_of(table.over, one.forward)] = 1;
       out.push_back({one.leaves, one.forward, out.size()});
       in.push_back({one.returns, one.forward, in.size()});
     }
@@ -265,12 +275,8 @@ inline void write_offloaded(timetable_view const& table,
     // backward before it must, so the copy is still in time.
     while (asked < in.size() && table.starts[i] >= in[asked].at && !what.overlapped)
       push(rows[device], in[asked++].forward, pass_kind::copy_request);
-    if (what.kind == pass_kind::forward) {
-      pass key = what;
-      key.overlapped = false;
-      if (moves[static_cast<std::size_t>(pass_index(table.over, key))] != 0)
-        what.kind = pass_kind::offloaded_forward;
-    }
+    if (what.kind == pass_kind::forward && moves[number_of(table.over, what)] != 0)
+      what.kind = pass_kind::offloaded_forward;
     rows[device].push(what);
   }
   int const devices = table.over.extents.devices;

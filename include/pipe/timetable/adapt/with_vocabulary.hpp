@@ -295,7 +295,7 @@ timed_alone(Schedule const& inner, shape const& extents, cost_inside<Cost> cost)
   return result;
 }
 
-//! A pass and when its turn is.
+//! A pass and when its turn is. No two of a row are equal.
 struct timed_pass {
   double time;
   int rank;   // among equal times
@@ -307,6 +307,50 @@ struct timed_pass {
            : one.rank != other.rank ? one.rank < other.rank
                                     : one.number < other.number;
   }
+};
+
+//! A row in the making: passes that are given in the order of their turns, or almost, in a few
+//! sequences.
+class timed_row {
+public:
+  static constexpr int sequences = 6;
+
+  void add(int sequence, double time, int rank, pass const& what) {
+    parts_[sequence].push_back({time, rank, count_++, what});
+  }
+  //! Passes all of them on in the order of their turns, and has none any more.
+  void write(row_writer& out) {
+    timed_pass const* next[sequences];
+    timed_pass const* end[sequences];
+    int left = 0; // sequences
+    for (std::vector<timed_pass>& each : parts_) {
+      if (each.empty())
+        continue;
+      if (!std::is_sorted(each.begin(), each.end()))
+        std::sort(each.begin(), each.end());
+      next[left] = each.data();
+      end[left++] = each.data() + each.size();
+    }
+    while (left > 0) {
+      int first = 0;
+      for (int i = 1; i < left; ++i)
+        if (next[i]->time <= next[first]->time && *next[i] < *next[first])
+          first = i;
+      out.push(next[first]->what);
+      if (++next[first] == end[first]) {
+        --left;
+        next[first] = next[left];
+        end[first] = end[left];
+      }
+    }
+    for (std::vector<timed_pass>& each : parts_)
+      each.clear();
+    count_ = 0;
+  }
+
+private:
+  std::vector<timed_pass> parts_[sequences];
+  int count_ = 0;
 };
 
 //! When the shards of the output layer have their turns: for every unit `logits`, when the last
@@ -357,34 +401,30 @@ void write_vocabulary_rows(
   std::vector<double> const returned = of_stage(ends, pass_kind::backward, 0);
   logits_turns const turns(of_stage(ends, pass_kind::forward, within.stages() - 1),
                            barriers == 0 ? 0 : interval);
+  timed_row row;
   for (int device = 0; device < shards; ++device) {
-    std::vector<timed_pass> row;
-    auto const add = [&row](double time, int rank, pass const& what) {
-      row.push_back({time, rank, static_cast<int>(row.size()), what});
-    };
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
       pass what = table.passes[i];
       bool const forward = what.kind == pass_kind::forward;
       double const time = table.starts[i] + (forward ? 0 : barriers * interval);
       what.stage = static_cast<std::uint16_t>(what.stage + shards);
-      add(time, 3, what);
+      row.add(forward ? 0 : 1, time, 3, what);
     }
     int const output = shards + within.stages() + device;
     for (std::size_t unit = 0; unit < read.size(); ++unit) {
-      auto const push = [&](double time, int rank, pass_kind kind, int stage) {
+      auto const add = [&](int sequence, double time, int rank, pass_kind kind, int stage) {
         auto const number = static_cast<int>(unit);
-        add(time,
-            rank,
-            row_writer::make(kind, stage, number / within.chunks, number % within.chunks));
+        row.add(sequence,
+                time,
+                rank,
+                row_writer::make(kind, stage, number / within.chunks, number % within.chunks));
       };
-      push(read[unit] - interval, 0, pass_kind::embed, device);
-      push(turns.logits(unit), 2, pass_kind::logits, output);
-      push(turns.gradient(unit), barriers == 0 ? 2 : 1, pass_kind::logits_gradient, output);
-      push(returned[unit] + (barriers + 1) * interval, 0, pass_kind::embed_gradient, device);
+      add(2, read[unit] - interval, 0, pass_kind::embed, device);
+      add(3, turns.logits(unit), 2, pass_kind::logits, output);
+      add(4, turns.gradient(unit), barriers == 0 ? 2 : 1, pass_kind::logits_gradient, output);
+      add(5, returned[unit] + (barriers + 1) * interval, 0, pass_kind::embed_gradient, device);
     }
-    std::sort(row.begin(), row.end());
-    for (timed_pass const& one : row)
-      rows[device].push(one.what);
+    row.write(rows[device]);
   }
 }
 
