@@ -336,18 +336,21 @@ struct checkpointed_model {
   [[nodiscard]] std::vector<device_row> slots() { return model.slots(); }
   [[nodiscard]] std::vector<std::size_t> peak_bytes() { return model.peak_bytes(); }
   //! Between steps, when the times of the last one have been read.
-  void begin_step() {
+  void begin_step() { (void)save(); }
+  //! Returns whether there was something to save.
+  bool save() {
     bool const stops = stop_wanted != 0 && !saved.files.folder.empty();
     if (done <= saved.first || !(saved.wants(done) || stops))
-      return;
+      return false;
     model_state const state(model);
     try {
       state.save(saved.files, done);
     } catch (std::runtime_error const& error) {
-      if constexpr (requires { model.runner().fail(error.what()); }) // on all ranks
-        model.runner().fail(std::string("could not save its state: ") + error.what());
+      if constexpr (requires { model.fail(error.what()); }) // on all ranks
+        model.fail(std::string("could not save its state: ") + error.what());
       throw;
     }
+    return true;
   }
   void finish() {
     begin_step(); // there is none

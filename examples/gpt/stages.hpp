@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -283,6 +284,10 @@ public:
   [[nodiscard]] Runner& runner() { return plans_.runner(); }
   [[nodiscard]] Runner const& runner() const { return plans_.runner(); }
   [[nodiscard]] pp::dynamic_timetable trace() { return runner().trace(); }
+  //! Ends the run on all ranks.
+  void fail(std::string const& why) requires(requires(Runner& of) { of.fail(why); }) {
+    runner().fail(why);
+  }
 
   [[nodiscard]] std::vector<Called>& called() { return called_; }
   [[nodiscard]] stages_by_way<stage_type> const& ways() const { return ways_; }

@@ -72,13 +72,13 @@ struct rank_in_training : checkpointed_model<Model> {
 
   double step(batch const& pieces) {
     if (example::asked_to_end(line))
-      this->model.runner().fail("was told to end (SIGTERM)");
+      this->model.fail("was told to end (SIGTERM)");
     return step_of_replica(this->model, pieces, replica, microbatches, replicas);
   }
   void update(adamw const& optimizer, std::int64_t step) {
     checkpointed_model<Model>::update(optimizer, step);
     if (stop_wanted) // after this step here, perhaps after another one elsewhere
-      this->model.runner().fail("was interrupted");
+      this->model.fail("was interrupted");
   }
 };
 

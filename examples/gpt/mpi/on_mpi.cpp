@@ -119,20 +119,6 @@ void resume(rank_run& run, Model& model) {
   }
 }
 
-template <class Model>
-void save(rank_run const& run, Model& model, std::int64_t steps) {
-  model_state const state(model);
-  try {
-    state.save(checkpoints_of(run), steps);
-  } catch (std::runtime_error const& error) {
-    model.fail(std::string("could not save its state: ") + error.what());
-  }
-  if (run.rank == 0) {
-    std::printf("saved step %lld\n", static_cast<long long>(steps));
-    std::fflush(stdout);
-  }
-}
-
 //! All steps, with checkpoints between. Returns the gradients of the last one, as `gather` does,
 //! where they will be held against those of one process.
 //! @param before called with the number of each step
@@ -143,6 +129,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   introduce(run.rank, pp::ranks_of(chosen.layout), run.pipeline_name());
   if (!o.checkpoint.empty())
     resume(run, model);
+  checkpointed_model<Model> saved{model, {checkpoints_of(run), o.every, o.steps, run.first}};
   using clock = std::chrono::steady_clock;
   auto const optimizer = optimizer_of(o);
   auto const replicas = chosen.layout.replicas;
@@ -172,8 +159,11 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
       if (loss && run.place.replica == 0 && run.place.shard == 0)
         report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
     }
-    if (!o.checkpoint.empty() && ((step + 1) % o.every == 0 || last))
-      save(run, model, step + 1);
+    saved.done = step + 1;
+    if (saved.save() && run.rank == 0) {
+      std::printf("saved step %lld\n", static_cast<long long>(saved.done));
+      std::fflush(stdout);
+    }
   }
   return gradients;
 }

@@ -111,7 +111,6 @@ public:
 
   //! The last stage throws in the next step, where it is here.
   void fail_in_next_step(bool fails) { this->called().back().fails = fails; }
-  [[noreturn]] void fail(std::string const& why) { this->runner().fail(why); }
 
   //! One step of the optimizer, unless it was part of the plan.
   void update(adamw const& optimizer, std::int64_t step) {

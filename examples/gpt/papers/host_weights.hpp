@@ -69,13 +69,7 @@ public:
     for (auto& piece : pieces_)
       piece.set_batch(pieces);
   }
-  //! Numbers of its weights and transposed matrices, and of its gradients.
-  [[nodiscard]] std::int64_t weight_numbers() const {
-    return sum([](auto const& piece) { return piece.weight_numbers(); });
-  }
-  [[nodiscard]] std::int64_t gradient_numbers() const {
-    return sum([](auto const& piece) { return piece.gradient_numbers(); });
-  }
+  [[nodiscard]] std::vector<host_stage<float>> const& pieces() const { return pieces_; }
   [[nodiscard]] double loss() const { return pieces_.back().loss(); }
 
   void forward(pp::context const& where, pp::input in, pp::output out) {
@@ -141,13 +135,6 @@ private:
   void each_with_home(Visit visit) {
     for (std::size_t i = 0; i < pieces_.size(); ++i)
       visit(pieces_[i], host_->pieces[of_.first + i]);
-  }
-  template <class NumbersOf>
-  [[nodiscard]] std::int64_t sum(NumbersOf numbers_of) const {
-    std::int64_t all = 0;
-    for (auto const& piece : pieces_)
-      all += numbers_of(piece);
-    return all;
   }
 
   model_on_host* host_;
@@ -215,8 +202,12 @@ public:
     make_stages(size, seed);
     sizes_.message = size.sequence * size.width * bytes_of_number;
     for (auto const& each : stages_) {
-      sizes_.weights.push_back(each.weight_numbers() * bytes_of_number);
-      sizes_.gradients.push_back(each.gradient_numbers() * bytes_of_number);
+      auto& weights = sizes_.weights.emplace_back(0);
+      auto& gradients = sizes_.gradients.emplace_back(0);
+      for (auto const& piece : each.pieces()) {
+        weights += piece.weight_numbers() * bytes_of_number; // with transposed matrices
+        gradients += piece.gradient_numbers() * bytes_of_number;
+      }
     }
     plan_ = pp::lower(table, sizes_);
     runner_ = std::make_unique<pp::thread_runner<std::vector<loaded_stage>>>(plan_, stages_);

@@ -8,11 +8,11 @@
 #include <pipe/planner/registry/named_schedules.hpp>
 #include <pipe/run/thread_workers.hpp>
 
-#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -29,18 +29,15 @@ namespace gpt {
 //! one on a network: between them a member does something else.
 class all_reduce_group {
 public:
-  explicit all_reduce_group(std::size_t members) : next_(members, 0) {
-    for (round& each : rounds_)
-      each.parts.resize(members);
-  }
+  explicit all_reduce_group(std::size_t members) : next_(members, 0) {}
 
-  //! Hands in a member's part of its next sum. At most two sums of a member are under way.
+  //! Hands in a member's part of its next sum.
   //! @return which sum it is
   std::size_t begin(std::size_t member, std::vector<float> const& part) {
-    std::unique_lock lock(mutex_);
+    std::scoped_lock const lock(mutex_);
     std::size_t const number = next_[member]++;
-    round& here = rounds_[number % rounds_.size()];
-    wait(lock, [&] { return here.number == number; }); // all have left what was here before
+    round& here = under_way_[number];
+    here.parts.resize(next_.size());
     here.parts[member] = part;
     ++here.come;
     changed_.notify_all();
@@ -50,14 +47,13 @@ public:
   //! Waits for the parts of all members and writes their sum.
   void end(std::size_t number, std::vector<float>& sum) {
     std::unique_lock lock(mutex_);
-    round& here = rounds_[number % rounds_.size()];
-    wait(lock, [&] { return here.come == here.parts.size(); });
+    round& here = under_way_[number];
+    changed_.wait(lock, [&] { return aborted_ || here.come == next_.size(); });
+    if (aborted_)
+      throw std::runtime_error("another shard of the stage has failed");
     add_parts(here.parts, sum);
-    if (++here.left == here.parts.size()) {
-      here.come = here.left = 0;
-      here.number += rounds_.size();
-      changed_.notify_all();
-    }
+    if (++here.left == next_.size())
+      under_way_.erase(number);
   }
 
   //! A member is gone: whoever waits, or will wait, throws.
@@ -69,31 +65,16 @@ public:
 
 private:
   struct round {
-    std::size_t number = 0; // of the sum that is here or comes next
-    std::vector<std::vector<float>> parts{};
+    std::vector<std::vector<float>> parts{}; // by member
     std::size_t come = 0;
     std::size_t left = 0;
   };
 
-  template <class Until>
-  void wait(std::unique_lock<std::mutex>& lock, Until until) {
-    changed_.wait(lock, [&] { return aborted_ || until(); });
-    if (aborted_)
-      throw std::runtime_error("another shard of the stage has failed");
-  }
-
   std::mutex mutex_;
   std::condition_variable changed_;
   bool aborted_ = false;
-  std::vector<std::size_t> next_; // by member
-  std::array<round, 4> rounds_ = numbered();
-
-  static std::array<round, 4> numbered() {
-    std::array<round, 4> all;
-    for (std::size_t i = 0; i < all.size(); ++i)
-      all[i].number = i;
-    return all;
-  }
+  std::vector<std::size_t> next_;          // sum, by member
+  std::map<std::size_t, round> under_way_; // by number of the sum
 };
 
 struct group_member {

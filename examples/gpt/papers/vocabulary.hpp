@@ -68,11 +68,6 @@ public:
 
   [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
   [[nodiscard]] piece_sizes const& sizes() const { return sizes_; }
-  //! The most bytes that a device has kept between passes in the last step.
-  [[nodiscard]] std::size_t peak_bytes() const {
-    auto const peaks = peaks_of(trace(), sizes_);
-    return *std::max_element(peaks.begin(), peaks.end());
-  }
 
 private:
   std::vector<host::device_work<float>> work_; // by device
