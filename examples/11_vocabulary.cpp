@@ -34,13 +34,13 @@ gpt::batch draw(std::mt19937_64& random) {
   return gpt::random_batch(text, microbatches, size.sequence, random);
 }
 
-//! Parameters of the device that has most.
-template <class Stages>
-std::size_t most_parameters(Stages& stages, pp::timetable_view table) {
+//! Parameters of the device that has most. @param at gives a stage
+template <class At>
+std::size_t most_parameters(At at, pp::timetable_view table) {
   std::vector<std::size_t> held(devices);
-  for (std::size_t s = 0; s < stages.size(); ++s)
-    stages[s].for_each_parameter([&](gpt::parameter<float>& p) {
-      held[static_cast<std::size_t>(pp::device_of(table, static_cast<int>(s)))] += p.value.size();
+  for (int s = 0; s < table.over.extents.stages(); ++s)
+    at(static_cast<std::size_t>(s)).for_each_parameter([&](gpt::parameter<float>& p) {
+      held[static_cast<std::size_t>(pp::device_of(table, s))] += p.value.size();
     });
   return *std::max_element(held.begin(), held.end());
 }
@@ -70,14 +70,15 @@ std::size_t train(char const* name, Schedule const& inner) {
     auto const pieces = draw(random);
     loss = model.step(pieces);
     (void)alone.step(pieces);
-    auto const here = gpt::gradients_of(model.stages());
-    auto const there = gpt::gradients_of(alone.stages());
+    auto const here = gpt::gradients_of(model);
+    auto const there = gpt::gradients_of(alone);
     for (std::size_t i = 0; i < here.size(); ++i)
       differ += std::memcmp(&here[i], &there[i], sizeof here[i]) == 0 ? 0 : 1;
     compared += here.size();
     update(model.stages(), step);
     update(alone.stages(), step);
   }
+  auto const peaks = gpt::peaks_of(model.trace(), model.sizes());
   std::printf("%s, %s: loss %.3f; at most %zu parameters and %zu kept bytes on a device\n"
               "  %zu of %zu gradients differ from one device\n",
               name,
@@ -85,8 +86,9 @@ std::size_t train(char const* name, Schedule const& inner) {
               : Barriers == 1            ? "1 barrier"
                                          : "2 barriers",
               loss,
-              most_parameters(model.stages(), table),
-              model.peak_bytes(),
+              most_parameters(
+                [&](std::size_t s) -> auto& { return model.stages()[s]; }, table),
+              *std::max_element(peaks.begin(), peaks.end()),
               differ,
               compared);
   return differ;
@@ -107,7 +109,8 @@ int main() {
   std::printf(
     "1F1B, vocabulary in one piece: loss %.3f; at most %zu parameters and %zu kept bytes\n",
     loss,
-    most_parameters(whole.stages(), table),
+    most_parameters(
+      [&](std::size_t s) -> auto& { return *whole.ways().front()[s]; }, table),
     *std::max_element(peaks.begin(), peaks.end()));
   std::size_t const differ = train<1>("1F1B", pp::OneFOneB{}) + train<2>("1F1B", pp::OneFOneB{}) +
                              train<2>("Seq1F1B", pp::Seq1F1B<3>{}) +

@@ -72,8 +72,8 @@ std::size_t train(Schedule const& schedule) {
     auto const pieces = draw(random);
     loss = model.step(pieces);
     (void)alone.step(pieces);
-    auto const here = gpt::gradients_of(model.stages());
-    auto const there = gpt::gradients_of(alone.stages());
+    auto const here = gpt::gradients_of(model);
+    auto const there = gpt::gradients_of(alone);
     for (std::size_t i = 0; i < here.size(); ++i)
       differ += std::memcmp(&here[i], &there[i], sizeof here[i]) == 0 ? 0 : 1;
     compared += here.size();
