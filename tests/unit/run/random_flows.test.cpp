@@ -5,6 +5,7 @@
 // PIPELINING_TEST_SEED=N for flow N alone.
 #include <pipe/plan/lower.hpp>
 #include <pipe/run/threads.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/verify.hpp>
 
 #include <doctest/doctest.h>
