@@ -89,7 +89,7 @@ void take_step(Stage& stage, clipping const& how, clipped_step const& found, std
   stage.refresh();
 }
 
-//! A stage as the library calls it, with the hooks of the optimizer beside its passes.
+//! A stage as the library calls it, with the hooks of the optimizer next to its passes.
 //! @tparam Stage has the passes, for each parameter `for_each_parameter`, and `join_replicas`,
 //! after which gradients are those of the whole batch.
 template <class Stage>

@@ -179,7 +179,7 @@ struct before_attention_pass {
   typename Machine::weight *gain, *query_weight, *key_value_weight;
   normalised<number> kept;
 
-  //! @param first of three weights, one behind the other
+  //! @param first of three weights, one after the other
   before_attention_pass(part_pass<Machine> const& where,
                         typename Machine::weight* first,
                         normalised<number> norm)
@@ -305,7 +305,7 @@ private:
   }
 };
 
-//! The projection and the MLP behind it, at work on one chunk.
+//! The projection and the MLP after it, at work on one chunk.
 template <class Machine>
 struct after_attention_pass {
   using number = typename Machine::number;
@@ -315,7 +315,7 @@ struct after_attention_pass {
   projection_pass<Machine> projection;
   mlp_pass<Machine> mlp;
 
-  //! @param first of four weights, one behind the other. @param output of attention
+  //! @param first of four weights, one after the other. @param output of attention
   after_attention_pass(part_pass<Machine> const& where,
                        typename Machine::weight* first,
                        mlp_kept<Machine> const& kept,
@@ -377,7 +377,7 @@ public:
   before_attention_pass<Machine> before;
   after_attention_pass<Machine> after;
 
-  //! @param first of seven weights, one behind the other
+  //! @param first of seven weights, one after the other
   layer_pass(part_pass<Machine> const& at,
              typename Machine::weight* first,
              chunk_range chunk,

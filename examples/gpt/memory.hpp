@@ -19,7 +19,7 @@
 
 namespace gpt {
 
-//! Puts tensors of several types one behind the other. Without memory it only counts.
+//! Puts tensors of several types one after the other. Without memory it only counts.
 class placing {
 public:
   //! @param multiple of bytes at which tensors begin; 1: without gaps, as messages are
@@ -124,7 +124,7 @@ struct scratch_tensors {
   attended* output_gradient;  //!< [tokens, width], of attention
   attended* query_gradient;   //!< [tokens, width]
   number* key_value_gradient; //!< [sequence, 2, key heads, head dim], where the plan carries none
-  number* of_attention;       //!< what its backward needs beside
+  number* of_attention;       //!< what else its backward needs
 
   scratch_tensors() = default;
   scratch_tensors(placing& in, model_size const& size, std::int64_t tokens)

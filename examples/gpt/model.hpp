@@ -329,7 +329,7 @@ public:
     return part;
   }
   [[nodiscard]] std::int64_t first_seen() const { return first_seen_; } //!< its first unit
-  [[nodiscard]] std::int64_t last_seen() const { return last_seen_; }   //!< behind its last
+  [[nodiscard]] std::int64_t last_seen() const { return last_seen_; }   //!< after its last
   //! Of microbatches that are not cut, one of several copies sees every `stride`-th from `first`
   //! on.
   [[nodiscard]] step_cut seen_in_turn(std::int64_t first, std::int64_t stride) const {

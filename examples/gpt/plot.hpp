@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief loss.svg: the loss of every step, beside the unigram entropy of the text.
+//! @brief loss.svg: the loss of every step, next to the unigram entropy of the text.
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +52,7 @@ loss_plot(std::vector<double> const& losses, double unigram, std::string const& 
          ") rotate(-90)\" text-anchor=\"middle\" fill=\"#555\">loss, nats per byte</text>\n";
   svg += line_from(
     left, y_of(unigram), right, y_of(unigram), "stroke=\"#c44\" stroke-dasharray=\"6 4\"");
-  // Words stand beside the ends of their lines, where no curve is, and apart from each other.
+  // Words stand next to the ends of their lines, where no curve is, and apart from each other.
   double const last = y_of(losses.back());
   double entropy = y_of(unigram);
   double const least = 38; // between the middle of two lines of words and that of one

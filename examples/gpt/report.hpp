@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What a run ends with: prediction beside measurement, all schedules beside one device,
+//! @brief What a run ends with: prediction next to measurement, all schedules next to one device,
 //! files.
 
 #include <pipe/planner/cut/sequence_partition.hpp>
@@ -232,7 +232,7 @@ template <class All, class Number>
   return row;
 }
 
-//! Bytes of slots, planned beside measured. @param what lies in them
+//! Bytes of slots, planned next to measured. @param what lies in them
 inline void
 report_in_slots(options const& o, std::string const& what, std::vector<device_row> const& rows) {
   std::printf("\n%s (%s): what the plan reserves, and the most that was in use in the last step",
@@ -250,7 +250,7 @@ inline void report_slots(options const& o, std::vector<device_row> const& rows) 
 
 //! Bytes that stages keep between passes, where that is all that their devices keep, as it is of
 //! layers cut at their attention and of pipelines that enter at both ends: at the peak of the plan,
-//! beside what was measured.
+//! next to what was measured.
 inline void
 report_kept(options const& o, pp::timetable_view table, std::vector<std::size_t> const& measured) {
   bool const all = table.over.extents.where == pp::placement::custom ||

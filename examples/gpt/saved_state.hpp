@@ -182,7 +182,7 @@ struct saved_steps {
   pp::checkpoint_place files; //!< no folder: none are written
   std::int64_t every;         //!< steps between two
   std::int64_t steps;         //!< in all
-  std::int64_t first = 0;     //!< the others are behind it
+  std::int64_t first = 0;     //!< the others are after it
 
   //! Whether the state after so many steps is to be written.
   [[nodiscard]] bool wants(std::int64_t done) const {

@@ -52,7 +52,7 @@ struct named_pool {
   pp::slot_class of;
 };
 
-//! Bytes of slots by device, planned beside measured. See `slot_use_of`.
+//! Bytes of slots by device, planned next to measured. See `slot_use_of`.
 template <class Sizes>
 [[nodiscard]] std::vector<device_row> pool_rows(pp::plan_view const& work,
                                                 pp::timetable_view const& ran,
@@ -233,7 +233,7 @@ template <class Sizes>
   return step_cut(std::move(chunks)).back_from_last(adds_from_last(table));
 }
 
-//! The first microbatch that takes the `way`-th way through the devices; M behind the last.
+//! The first microbatch that takes the `way`-th way through the devices; M after the last.
 [[nodiscard]] inline int first_of_way(pp::shape const& extents, std::size_t way) {
   bool const both = extents.where == pp::placement::bidirectional;
   return way == 0 ? 0 : way == 1 && both ? extents.microbatches / 2 : extents.microbatches;

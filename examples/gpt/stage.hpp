@@ -156,7 +156,7 @@ struct stage_start {
   typename Machine::work* work;
   model_size own = size; //!< the shard's share of heads and hidden numbers
   int replicas = 1;      //!< of the pipeline, with other microbatches
-  //! For passes that run beside others of the device; null: none do.
+  //! For passes that run next to others of the device; null: none do.
   typename Machine::work* beside = nullptr;
   //! Weights that stand before those of the layers.
   std::size_t before = (held.embeds ? 2 : 0) + (held.follows_attention() ? 4 : 0);
@@ -191,7 +191,7 @@ public:
   //! Puts the bytes to learn from where passes read them, as work of this stream.
   //! @param text [microbatches, sequence + 1]
   void set_text(std::vector<std::uint8_t> const& text, stream on) {
-    if (held_.ends) // what is behind a short sequence, or of the other copy, counts as nothing
+    if (held_.ends) // what is after a short sequence, or of the other copy, counts as nothing
       clear(losses(), loss_count(), on);
     if (!held_.embeds && !held_.ends)
       return;
@@ -208,7 +208,7 @@ public:
     stream on;
     typename Machine::work* work;
   };
-  //! @param half of a composite pass: 1 where another pass of the device runs beside it, which is 0
+  //! @param half of a composite pass: 0, and 1 for the pass that runs next to it
   [[nodiscard]] pass begin(pp::context const& where, int half) const {
     return begin(where, unit{where.microbatch, where.chunk}, half);
   }
@@ -470,7 +470,7 @@ protected:
   [[nodiscard]] number share() const {
     return number{1} / static_cast<number>(cut_.tokens() * replicas_);
   }
-  //! The bytes of the chunk, and behind them the next one.
+  //! The bytes of the chunk, and after them the next one.
   [[nodiscard]] std::uint8_t const* text_of(pass const& p) const {
     return reinterpret_cast<std::uint8_t const*>(text_.data()) +
            p.of.microbatch * (size_.sequence + 1) + p.chunk.begin;
@@ -490,7 +490,7 @@ protected:
   step_cut cut_;
   int replicas_;
   std::size_t before_;              // weights before those of the layers
-  typename Machine::work* work_[2]; // of the device, and of what runs beside its passes
+  typename Machine::work* work_[2]; // of the device, and of what runs next to its passes
   std::vector<tensor_part> parts_;
   std::vector<weight> weights_;
   typename Machine::memory text_;   // [microbatches, sequence + 1]

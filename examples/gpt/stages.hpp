@@ -159,7 +159,7 @@ class sized_runner {
 public:
   using plan_made = sized_plan<typename plan_maker<MakeSizes>::sizes>;
 
-  //! @param more what the runner is made of beside its first plan
+  //! @param more what the runner is made of next to its first plan
   template <class... More>
   sized_runner(plan_maker<MakeSizes> make,
                pp::timetable_view table,
@@ -252,7 +252,7 @@ public:
 
   //! @param lengths tokens of the sequence of each microbatch
   //! @param call makes a Called: call(copies of the stage, number of the stage)
-  //! @param more what the runner is made of beside its plan and the stages
+  //! @param more what the runner is made of next to its plan and the stages
   template <class Call, class... More>
   model_in_stages(stages_by_way<stage_type> ways,
                   pp::timetable_view table,

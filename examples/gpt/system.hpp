@@ -4,7 +4,7 @@
 //! @file
 //! @brief A run from the first line of its report to the last, and systems that are more than a
 //! schedule of stages: what their runs have in common. They have no costs of stages, nor other
-//! schedules beside them.
+//! schedules next to them.
 //!
 //! A system is a type with static functions of the options: `plan`, the verified timetable;
 //! `pipeline` and `one_device`, models that make the same splits; `report`, what is to be said of a

@@ -147,8 +147,8 @@ private:
 
 //! All steps of a model that has `step` and `trace`.
 //! @param begin called before each step; says whether the step is one to be measured
-//! @param update what comes behind the passes of a step, beside what the plan does
-//! @param first the step to begin with, where the model has those before it behind it
+//! @param update what comes after the passes of a step, next to what the plan does
+//! @param first the step to begin with, where the model has done those before it
 template <class Model, class Begin, class Update>
 training train_steps(options const& o,
                      text_to_learn const& text,
@@ -167,7 +167,7 @@ training train_steps(options const& o,
   for (std::int64_t step = 0; step < o.steps && !result.interrupted; ++step) {
     auto const pieces = all.next();
     if (step < first)
-      continue; // the data go on behind it, too
+      continue; // the data go on after it, too
     bool const counts = begin(step);
     auto const start = clock::now();
     result.losses.push_back(model.step(pieces));

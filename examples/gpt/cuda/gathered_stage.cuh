@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief A stage whose weights are elsewhere, in pieces on GPUs or on the host: gathered into a
-//! slot for its passes, on a stream beside theirs, and its gradients scattered. See weight_shards
+//! slot for its passes, on a stream next to theirs, and its gradients scattered. See weight_shards
 //! of the host.
 
 #include <pipe/cuda/handles.cuh>
@@ -24,7 +24,7 @@
 namespace gpt::on_gpu {
 
 //! How a weight lies in slots: in as many pieces of one length as it has, the last one with zeros
-//! behind it. Products of bf16 read matrices in bf16; what else passes read is in float.
+//! after it. Products of bf16 read matrices in bf16; what else passes read is in float.
 template <class Element>
 struct gathered_shape {
   std::int64_t count; //!< numbers of the weight
@@ -128,7 +128,7 @@ public:
   [[nodiscard]] std::vector<tensor_part> held(std::vector<tensor_part> const& whole) const {
     return pieces_of(whole, pieces(), {first(), first() + here()});
   }
-  //! Of all weights, one behind the other, what lies on this GPU.
+  //! Of all weights, one after the other, what lies on this GPU.
   [[nodiscard]] std::vector<trained<Element>>& on_device() { return pieces_; }
 
 private:

@@ -109,7 +109,7 @@ public:
   //! @param cut how the timetable cuts the work of a step; others may follow with
   //! gpu_run::any_chunks
   //! @param only the device whose stages are here; without it, all
-  //! @param more what the runner is made of beside its plan and the stages
+  //! @param more what the runner is made of next to its plan and the stages
   //! @throws std::invalid_argument as make_gpu_stages does
   template <class... More>
   gpu_model(model_size const& size,
@@ -205,7 +205,7 @@ public:
   [[nodiscard]] std::vector<float> values() const {
     return joined([](gpu_stage const& each) { return each.values(); });
   }
-  //! Whether stages count the steps of an optimizer that clips, in the plan or behind it.
+  //! Whether stages count the steps of an optimizer that clips, in the plan or after it.
   [[nodiscard]] bool counts_steps() const { return how_.clip != nullptr; }
 
 private:
@@ -228,7 +228,7 @@ private:
   }
 
   static constexpr auto row_bytes = static_cast<std::int64_t>(sizeof(gradient_row));
-  //! Of the totals of clipping behind the plan.
+  //! Of the totals of clipping after the plan.
   static std::int64_t rows_behind(pp::timetable_view table, gpu_run const& how) {
     return how.clip == nullptr || model::clips ? 0 : table.over.extents.stages() * how.shard.of;
   }

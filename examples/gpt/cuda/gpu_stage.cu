@@ -27,7 +27,7 @@ std::string missing_gpu() {
 
 namespace {
 
-//! Of a device, and of what runs beside its passes.
+//! Of a device, and of what runs next to its passes.
 template <class Element>
 using shared_work = std::array<std::shared_ptr<on_gpu::device_work<Element>>, 2>;
 
@@ -160,7 +160,7 @@ public:
             with_.how.replicas,
             work[1].get()};
   }
-  //! @param more what the stage is made of beside
+  //! @param more what the stage is made of as well
   template <class Stage, class... More>
   [[nodiscard]] std::unique_ptr<gpu_stage> put(int device, More&&... more) {
     return std::make_unique<gpu_stage>(

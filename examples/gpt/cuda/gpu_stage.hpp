@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief What can be chosen of a run on a GPU, beside model and schedule; and the stages on it as
+//! @brief What can be chosen of a run on a GPU, next to model and schedule; and the stages on it as
 //! code that nvcc does not compile sees them.
 
 #include <cuda_runtime_api.h>
@@ -40,7 +40,7 @@ enum class weights_home : std::uint8_t {
 struct weight_group {
   int number = 0; //!< of this one
   int of = 1;     //!< one: all pieces are here
-  //! gather(mine, all, bytes of mine): one piece behind the other.
+  //! gather(mine, all, bytes of mine): one piece after the other.
   std::function<void(void const*, void*, std::int64_t, cudaStream_t)> gather{};
   //! scatter(all, mine, numbers of mine): its piece of the sum over the group.
   std::function<void(float const*, float*, std::int64_t, cudaStream_t)> scatter{};
@@ -110,7 +110,7 @@ public:
   void set_text(batch const& pieces, cudaStream_t stream);
   void set_cut(step_cut const& cut);
 
-  // With clipping, be it part of the plan or behind it: these follow the passes.
+  // With clipping, be it part of the plan or after it: these follow the passes.
   void contribute(pp::context const& where, pp::output row);
   void optimizer_step(pp::context const& where, pp::totals const& all);
   void roll_back(pp::context const& where);

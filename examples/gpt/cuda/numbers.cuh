@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief What a GPT does to its numbers beside products and attention: number by number by Thrust,
-//! or token by token by CUB, with sums over a row.
+//! @brief What a GPT does to its numbers next to products and attention: number by number by
+//! Thrust, or token by token by CUB, with sums over a row.
 //!
 //! Every sum is made in one order that only the place of the number decides, and by one thread or
 //! block: the same call gives the same bits.

@@ -110,7 +110,7 @@ inline constexpr int skipped = 77; //!< exit status
            : std::nullopt;
 }
 //! Whether stages are more than layers of a schedule: they have no costs, nor other schedules
-//! beside them.
+//! next to them.
 [[nodiscard]] inline bool is_system(options const& o) {
   return barriers_in(o) || exchange_in(o);
 }
@@ -300,7 +300,7 @@ first_step step_of(gpu_options const& o, pp::timetable_view table, batch const& 
   return copies;
 }
 
-//! The schedules that are compared at the end of every run, beside the chosen one.
+//! The schedules that are compared at the end of every run, next to the chosen one.
 inline constexpr std::string_view compared_schedules[] = {registry::names::one_f_one_b,
                                                           registry::names::interleaved,
                                                           registry::names::zero_bubble_h1,

@@ -362,7 +362,7 @@ int train_at_place(gpu_options const& o,
   auto const how = clipping_of(c);
   here.how.clip = c.clip != 0 ? &how : nullptr;
   if constexpr (Called::totals_bytes > 0)
-    here.how.over_replicas = sums.replicas.function(); // else behind the plan
+    here.how.over_replicas = sums.replicas.function(); // else after the plan
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{

@@ -96,7 +96,7 @@ public:
     }
     return all;
   }
-  //! What runners must know of: kernels of theirs wait beside those of this group.
+  //! What runners must know of: kernels of theirs wait next to those of this group.
   void tell(pp::cuda::nccl_options& over) const {
     if (has_others())
       over.communicators.push_back({communicator_, most_blocks});

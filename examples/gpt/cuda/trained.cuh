@@ -250,7 +250,7 @@ inline void decide(optimizer_state* state,
 }
 } // namespace detail
 
-//! What the optimizer of a stage has beside the weights.
+//! What the optimizer of a stage has next to the weights.
 class clipped_optimizer {
 public:
   explicit clipped_optimizer(clipping const& how)

@@ -35,7 +35,7 @@ public:
 
   [[nodiscard]] bool empty() const { return pieces_.empty(); }
 
-  //! Writes whole weights, one parameter behind the other.
+  //! Writes whole weights, one parameter after the other.
   void gather(Number* to) const {
     for (auto const& piece : pieces_)
       to = std::copy(piece.value.begin(), piece.value.end(), to);
@@ -108,8 +108,8 @@ public:
     else
       shards_.for_each_piece(visit);
   }
-  //! What these are in the whole model. A piece of a shard is one of the numbers behind each other,
-  //! under a name of its own.
+  //! What these are in the whole model. A piece of a shard is a run of numbers, under a name of
+  //! its own.
   [[nodiscard]] std::vector<tensor_part> parts() const {
     return shards_.empty() ? this->parts_ : shards_.pieces_of(this->parts_);
   }
@@ -155,7 +155,7 @@ public:
       sum += each.decays ? each.numbers : 0;
     return sum;
   }
-  //! Passes read weights from here, and transposed matrices behind them.
+  //! Passes read weights from here, and transposed matrices after them.
   void use(number* weights) { use(weights, weights + gradient_numbers()); }
   //! The same with the transposed matrices elsewhere.
   void use(number* weights, number* transposes) {

@@ -49,7 +49,7 @@ void check_checkpoints(options const& o) {
   }
 }
 
-//! Steps behind a training, those before it among them.
+//! Steps after a training, those before it among them.
 std::size_t steps_of(training const& result) {
   return static_cast<std::size_t>(result.first) + result.losses.size();
 }

@@ -15,7 +15,7 @@
 
 namespace gpt {
 
-//! All of the last step: gradients, and weights behind it.
+//! All of the last step: gradients, and weights after it.
 struct trained {
   std::vector<float> gradients{}; //!< none where steps of the optimizer are part of the plan
   std::vector<float> weights{};
@@ -24,7 +24,7 @@ struct trained {
 //! What is held of every parameter.
 using learnt = std::vector<float> parameter<float>::*;
 
-//! The numbers of all stages of a pipeline in their order, and of a second copy of them behind
+//! The numbers of all stages of a pipeline in their order, and of a second copy of them after
 //! these; then those of the other shards. On the rank with device 0 and shard 0; elsewhere of no
 //! use. Collective.
 template <class Model>

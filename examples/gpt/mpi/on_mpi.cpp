@@ -135,7 +135,7 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   auto const replicas = chosen.layout.replicas;
   batches all(o, run.text, 0, replicas);
   for (std::int64_t step = 0; step < run.first; ++step)
-    (void)all.next(); // the data go on behind these
+    (void)all.next(); // the data go on after these
   std::vector<float> gradients;
   run.now.trains = true;
   for (std::int64_t& step = run.now.step = run.first; step < o.steps; ++step) {

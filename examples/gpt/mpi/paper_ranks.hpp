@@ -132,7 +132,7 @@ public:
     copy_in(own_, &parameter<float>::gradient, gradients_.data());
   }
 
-  //! What the first microbatch takes: weights of a group; with gradients, zeros behind them.
+  //! What the first microbatch takes: weights of a group; with gradients, zeros after them.
   void send(std::size_t group, bool with_gradients, float* to) {
     auto const count = static_cast<int>(numbers[group]);
     if (group == 0) {

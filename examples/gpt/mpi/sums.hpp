@@ -115,7 +115,7 @@ public:
     MPI_Comm_rank(replicas, &own_);
     ranks_ = static_cast<std::size_t>(ranks);
     slice_ = (count_ + ranks_ - 1) / ranks_;
-    numbers.resize(ranks_ * slice_); // with zeros behind them, slices are of one length
+    numbers.resize(ranks_ * slice_); // with zeros after them, slices are of one length
     slices_.resize(numbers.size());
     auto const count = static_cast<int>(slice_);
     check(MPI_Ialltoall(
@@ -123,7 +123,7 @@ public:
   }
 
   //! The middle: adds up the slice of this rank, and begins to send it to the others. In the same
-  //! order on all ranks, behind all starts.
+  //! order on all ranks, after all starts.
   //! @param await waits for a request
   template <class Await>
   void share(Await& await) {
@@ -203,7 +203,7 @@ public:
 
 private:
   replica_group with_;
-  std::vector<float> numbers_; // gradients, one parameter behind the other
+  std::vector<float> numbers_; // gradients, one parameter after the other
   replica_sum sum_;
 };
 

@@ -98,7 +98,7 @@ struct attending_kept {
       : query(in.take<typename Machine::attended>(of.wide())),
         key_value(in.take<typename Machine::attended>(given * 2 * of.size.key_width())) {}
 };
-//! What the part behind attention keeps, with the head where it ends the model.
+//! What the part after attention keeps, with the head where it ends the model.
 template <class Machine>
 struct following_kept {
   attention_state<Machine> merged;

@@ -172,7 +172,7 @@ private:
   std::vector<std::unique_ptr<pipeline_of_shard>> pipelines_;
 };
 
-//! Passes of a device that have sums and nothing beside these: forward passes and gradients of
+//! Passes of a device that have sums and nothing next to these: forward passes and gradients of
 //! inputs that are in no braid.
 [[nodiscard]] inline std::int64_t passes_alone(pp::timetable_view table, int device) {
   std::int64_t count = 0;

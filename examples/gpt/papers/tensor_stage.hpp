@@ -102,7 +102,7 @@ public:
     else
       half.layer.before.join(now.numbers.data(), sum.data());
   }
-  //! What a fused backward pass does beside a step.
+  //! What a fused backward pass does next to a step.
   void add_weights(shard_pass& now, std::int64_t step) {
     half_layer const half(*this, now, step);
     if (half.is_mlp)

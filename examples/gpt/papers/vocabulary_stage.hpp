@@ -308,7 +308,7 @@ private:
   [[nodiscard]] T* positions(pass const& p, T* of) const {
     return of + p.chunk.begin * this->size_.width;
   }
-  //! Of the norm, behind what the layers keep.
+  //! Of the norm, after what the layers keep.
   [[nodiscard]] normalised<number> norm_of(pass const& p) const {
     auto in = slot_of<Machine>(p.where->activation.data);
     (void)stage_kept<Machine>(in, this->extents(p), piece_.held);

@@ -34,7 +34,7 @@ struct groups_at_home {
     for (layer_range const& layers : groups)
       of.emplace_back(size, layers, cut, seed, work);
   }
-  //! Weights of a group; with gradients, those behind them.
+  //! Weights of a group; with gradients, those after them.
   void send(std::size_t group, bool with_gradients, float* to) {
     to = copy_out(of[group], &parameter<float>::value, to);
     if (with_gradients)
