@@ -137,14 +137,17 @@ struct expert_work {
 
 //! The kind whose measured time a kind takes. @pre it is no copy and no mark
 pp::pass_kind measured_kind(pp::pass_kind kind) {
-  pp::kind_of_pass const& declared = layer_bytes::kinds[kind];
-  std::string word = declared.word.c_str();
-  for (std::string_view const prefix : {"checkpointed ", "offloaded "})
-    if (word.starts_with(prefix))
-      word.erase(0, prefix.size());
-  if (word.ends_with(" again"))
-    word.resize(word.size() - std::string_view(" again").size());
-  return pp::expert_training.kind_named(pp::flow_word::of(word.c_str()));
+  switch (layer_bytes::kinds[kind].letter) {
+  case 'F':
+  case 'R':
+  case 'X': return pp::expert_training.kind_named("attention");
+  case 'G':
+  case 'S': return pp::expert_training.kind_named("dispatch");
+  case 'H':
+  case 'T':
+  case 'Z': return pp::expert_training.kind_named("experts");
+  default: return kind; // of expert_training, too
+  }
 }
 
 //! The measured times of layers in place of those of parts. The first one has the embedding, too.

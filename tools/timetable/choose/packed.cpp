@@ -39,7 +39,8 @@ packing cut_microbatches(packing const& whole, int chunks) {
 class measured_sequences {
 public:
   measured_sequences(choose_command const& asked, candidate one)
-      : lengths_(asked.lengths), longest_(*std::max_element(lengths_.begin(), lengths_.end())),
+      : devices_(asked.devices), lengths_(asked.lengths),
+        longest_(*std::max_element(lengths_.begin(), lengths_.end())),
         cost_(of_whole(asked, one, longest_)) {}
 
   //! @param seconds that are predicted: `seconds(piece, length)`, of a sequence of that length
@@ -58,9 +59,8 @@ public:
   //! Of a message of so many tokens.
   [[nodiscard]] double message_seconds(int from, int to, std::int64_t tokens) const {
     std::span<double const> const links = cost_.links();
-    auto const devices = static_cast<int>(std::sqrt(static_cast<double>(links.size())));
     double const whole = pp::detail::message_time(
-      links.empty() ? nullptr : links.data(), devices, cost_.latency(), from, to);
+      links.empty() ? nullptr : links.data(), devices_, cost_.latency(), from, to);
     return whole * static_cast<double>(tokens) / longest_;
   }
 
@@ -73,6 +73,7 @@ private:
     return costs_of(asked, one);
   }
 
+  int devices_;
   std::span<int const> lengths_;
   int longest_;
   pp::cost_table cost_;

@@ -171,7 +171,7 @@ public:
     });
     for (group& each : groups_)
       if (line_.time_left())
-        (void)look(each, each.starts, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
+        (void)look(each, true, std::max<std::int64_t>(20000, 40 * passes_of(each)), 0);
     if (asked_.search.goal == pp::search_goal::makespan && !asked_.search.whole_backward)
       for (group& each : groups_)
         if (line_.time_left() && each.has_order() && each.room.empty() && !each.found.proven() &&
@@ -226,25 +226,20 @@ private:
     bool const anew = each.idle >= group::most_idle;
     if (anew)
       each.length = 1200 * passes_of(each);
-    pp::found_order const& at = each.current;
-    std::optional<pp::found_order> found =
-      anew ? look(each, each.starts, each.length, round)
-           : look(each, {{at.table.over, at.table.passes, at.table.offsets}}, each.length, round);
+    std::optional<pp::found_order> found = look(each, anew, each.length, round);
     if (!found)
       return;
-    bool const shorter = anew || found->time < at.time;
+    bool const shorter = anew || found->time < each.current.time;
     each.idle = shorter ? 0 : each.idle + 1;
     if (!shorter)
       each.length = std::min(2 * each.length, 4800 * passes_of(each));
     each.current = std::move(*found);
   }
 
-  //! Searches from orders; from all of the schedules', also from own ones.
+  //! Searches anew, from the orders of all schedules and own ones, or on from where it is.
   //! @return what was found; nothing where nothing keeps the limit, or did in this time
-  std::optional<pp::found_order> look(group& each,
-                                      std::vector<pp::device_orders> const& starts,
-                                      std::int64_t moves,
-                                      std::uint64_t round) {
+  std::optional<pp::found_order>
+  look(group& each, bool anew, std::int64_t moves, std::uint64_t round) {
     pp::found_order::options options{.memory_limit =
                                        each.room.empty() ? each.limit : pp::detail::unlimited,
                                      .room = each.room,
@@ -253,14 +248,17 @@ private:
                                      .split_backward = !asked_.search.whole_backward,
                                      .seed = asked_.search.seed + 1000 * round,
                                      .most_moves = moves,
-                                     .own_starts = &starts == &each.starts};
+                                     .own_starts = anew};
     if (asked_.search.moves > 0)
       options.most_moves = std::min(moves, std::max<std::int64_t>(1, asked_.search.moves - moves_));
     std::string const where = describe(each.extents());
     double const others = best();
+    std::vector<pp::device_orders> current;
+    if (pp::dynamic_timetable const& at = each.current.table; !anew)
+      current.push_back({at.over, at.passes, at.offsets});
     try {
       pp::found_order found =
-        pp::search_order(std::span<pp::device_orders const>(starts),
+        pp::search_order(std::span<pp::device_orders const>(anew ? each.starts : current),
                          each.cost,
                          options,
                          [&](pp::found_order::progress const& at) {

@@ -12,11 +12,9 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
-#include <pipe/timetable/cost_table.hpp>
 
 #include <algorithm>
 #include <array>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -158,8 +156,8 @@ public:
     for (int chunk = 0; chunk < chunks_; ++chunk)
       if (weight(of, chunk) != weight(of, microbatch, chunk))
         return false;
-    if constexpr (std::same_as<Cost, cost_table>)
-      if (cost.microbatches() == 1)
+    if constexpr (requires { cost.microbatches(); })
+      if (cost.microbatches() == 1) // all are alike
         return true;
     for (bound_node const& node : nodes_) {
       pass const& what = node.what;

@@ -334,7 +334,7 @@ public:
     while (left > 0) {
       int first = 0;
       for (int i = 1; i < left; ++i)
-        if (next[i]->time <= next[first]->time && *next[i] < *next[first])
+        if (*next[i] < *next[first])
           first = i;
       out.push(next[first]->what);
       if (++next[first] == end[first]) {
