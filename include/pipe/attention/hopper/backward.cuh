@@ -155,9 +155,8 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
                                              query_sums const& sums,
                                              unsigned char* shared) {
   using shape = hopper_backward_shape<Dim>;
-  run_roles<shape>(
+  run_roles<shape, Order == query_order::kept>(
     shared,
-    [&] { return take_work<shape, Order>(c, sums); },
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
       copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
     },
