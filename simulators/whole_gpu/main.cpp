@@ -132,6 +132,11 @@ std::int64_t around(constants const& k, question const& q, work const& w) {
 //! The library's work when the reports were made.
 void undo_changes(work& w) {
   w.next_asked = handover::late;
+  if (w.brings_early) { // each piece had a block
+    w.brings_early = false;
+    w.blocks = static_cast<int>(w.pieces.size());
+    w.next = [count = w.blocks](int block, int last) { return last < 0 ? block : count; };
+  }
   w.starts_at_0 = true;
   w.is_rounded = false;
   for (auto& v : w.visits) {

@@ -40,7 +40,7 @@ def backward(dim, is_ordered=True, is_band=True):
             "red.relaxed.gpu.global.add.v4.f32": 16,
             "red.relaxed.gpu.global.add.v2.f32": dim // 2, "ld.acquire.gpu": 2 + SLICES if is_ordered else 2,  # of dQ, of those passed on, of pieces; or of the first and of all
             "red.release.gpu": 0 if is_ordered else 4,  # of the first tile; of each step, and of the last stages
-            "st.release.gpu": (2 + SLICES) * is_ordered, "atom.": 3}  # of the ticket: the first piece, the next, and the one after where it has no step
+            "st.release.gpu": (2 + SLICES) * is_ordered, "atom.": 1}  # of the ticket
 
 
 def wide_backward(is_ordered=True):

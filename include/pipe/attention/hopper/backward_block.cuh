@@ -54,7 +54,7 @@ struct hopper_backward_shape {
   static constexpr int places = is_wide ? 2 : parts;
   static constexpr int number_bytes = 2 * step * 4; //!< of a stage: two floats per query
   //! Bytes of the barriers, and of the numbers about stages.
-  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 20 * stages + 2 * 40 + 4;
+  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 20 * stages + 2 * 40;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes =
     own_bytes + stages * (stage_bytes + number_bytes) + 2 * places * gradient_bytes + barrier_bytes;
@@ -141,8 +141,6 @@ struct backward_memory {
   __device__ std::uint32_t told_work() const { return tile(Shape::stages); }
   //! The one that consumers do, which copy it once they begin.
   __device__ std::uint32_t work() const { return told_work() + 40; }
-  //! The number of the piece after the one that is told of.
-  __device__ std::uint32_t next_piece() const { return work() + 40; }
 };
 
 //! Of a piece of work in shared memory, steps and heads: the first one, and one after the last.

@@ -157,7 +157,7 @@ __device__ __forceinline__ bool find_work(Call const& c,
   auto const to = memory.told_work();
 #pragma unroll 1
   while (true) {
-    int const n = __shfl_sync(0xffffffffu, read_slot(memory.next_piece()), 0);
+    int const n = __shfl_sync(0xffffffffu, is_first_lane ? take_piece(sums) : 0, 0);
     if (n >= sums.pieces) {
       return false;
     }
@@ -178,9 +178,8 @@ __device__ __forceinline__ bool find_work(Call const& c,
         wait_for_tile(written, work.part);
         write_after(written, work.part);
       }
-      write_slot(memory.next_piece(), take_piece(sums));
     }
-    __syncwarp(); // all lanes have read the steps
+    __syncwarp(); // all lanes have read the work
   }
 }
 
@@ -254,7 +253,6 @@ __device__ inline void copy_for_keys(Call const& c,
   ring_place<Shape::stages> place;
   if (is_first_lane) {
     await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
-    write_slot(memory.next_piece(), take_piece(sums));
     write_slot(parity_of(memory.told_work()), 1);
   }
   __syncwarp();
@@ -268,9 +266,7 @@ __device__ inline void copy_for_keys(Call const& c,
     wait_for_place<counts>(sums, memory, place, is_first_lane);
     if (is_first_lane) {
       tell_end(memory, place.stage, no_more_tiles);
-      write_slot(memory.next_piece(), take_piece(sums));
     }
-    __syncwarp();
     place.advance();
     auto used = place;
 #pragma unroll 1
