@@ -28,7 +28,7 @@ def forward(dim, keys, consumers=2, value=0):
     ends = 3 if dim in (64, 128) or (dim, keys) == (192, 64) else 1
     return {"wgmma.mma_async": 2 * dim // 16 + 2 * keys // 16 * max(1, value // 128), "wgmma.fence": 3, "wgmma.commit_group": 4,
             "wgmma.wait_group": 5, LOADS: (consumers + 1) * copies + stores, STORES: ends * stores,
-            "fence.proxy.async": ends, "stmatrix": ends * value // 16, "atom.": 1}  # of the count of pieces
+            "fence.proxy.async": ends, "stmatrix": ends * 4 * -(-value // 64), "atom.": 1}  # of the count of pieces
 
 
 def backward(dim, is_ordered=True, is_band=True):

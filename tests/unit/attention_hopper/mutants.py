@@ -32,7 +32,7 @@ ORDER = "kernel/query_order.cuh"
 
 TELL_WORK = "auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);\n    tell_work(memory, query_parity, work);\n    "
 
-PREPARE = "      prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);\n"
+PREPARE = "    prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);\n"
 
 # name: header, text that must be there, text in its place
 FORWARD = {
@@ -145,7 +145,7 @@ BACKWARD = {
     "back_halves_of_dq_swapped": (SUMS, "int const n = 2 * half;", "int const n = 2 - 2 * half;"),
     "back_sums_start_anywhere": (COPIES, "if (before == 0) {\n    clear_sums<count>", "if (false) {\n    clear_sums<count>"),
     "sums_that_nobody_saw_are_read": (SUMS, "from.starts_at_0 || from.after[number] != 0", "true"),
-    "sums_cleared_after_the_turn": (COPIES, PREPARE + "      arrive_warp(memory.turn(), lane == 0);\n", "      arrive_warp(memory.turn(), lane == 0);\n" + PREPARE),
+    "sums_cleared_after_the_turn": (COPIES, PREPARE + "    arrive_warp(memory.turn(), lane == 0);\n", "    arrive_warp(memory.turn(), lane == 0);\n" + PREPARE),
     "turn_given_before_all_lanes_cleared": (COPIES, "arrive_warp(memory.turn(), lane == 0);", "if (lane == 0) {\n      arrive(memory.turn());\n    }"),
     "order_told_too_early": (COPIES, "arrive_warp(memory.told(place.stage), is_first_lane);", ""),
     "order_turn_not_waited_for": (STEPS, "wait_for(walk.memory.turn(), order_parity);", ""),
@@ -180,6 +180,7 @@ BACKWARD = {
     "only_one_piece": (COPIES, "tell_end(memory, place.stage, no_more_tiles);", "tell_end(memory, place.stage, no_more_pieces);"),
     "stage_refilled_before_its_order_is_read": (PARTS, "4 * Shape::consumers + Keeps", "4 * Shape::consumers"),
     "tile_read_once_the_stage_holds_another": (COPIES, "write_after(sums.after + step, tile);", "write_after(sums.after + step, read_slot(memory.tile(place.stage)));"),
+    "next_piece_written_while_lanes_read": (COPIES, "__syncwarp(); // all lanes have read the piece before", ""),
     "next_piece_taken_twice": (COPIES, "is_first_lane ? take_piece(sums) : 0, 0)", "is_first_lane ? take_piece(sums) : 0, 0) / 2"),
     "order_not_waited_for": (COPIES, "wait_for_turn<Order>(sums.after + step, before);", ""),
 }

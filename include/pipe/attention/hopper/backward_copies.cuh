@@ -162,6 +162,7 @@ __device__ __forceinline__ bool find_work(Call const& c,
       return false;
     }
     auto const work = work_of_piece<Shape::keys>(c.p, sums, n);
+    __syncwarp(); // all lanes have read the piece before
     if (is_first_lane) {
       write_work(to, work);
     }
@@ -179,7 +180,6 @@ __device__ __forceinline__ bool find_work(Call const& c,
         write_after(written, work.part);
       }
     }
-    __syncwarp(); // all lanes have read the work
   }
 }
 
@@ -347,19 +347,19 @@ keep_order(query_sums const& sums, backward_memory<Shape> const& memory, int lan
   for (int told = 0; told != no_more_pieces; place.advance()) {
     wait_for(memory.told(place.stage), place.parity);
     told = read_slot(memory.slot(place.stage));
+    if (told < 0) {
+      arrive_warp(memory.empty(place.stage), lane == 0);
+      continue;
+    }
     int const step = read_slot(memory.sums(place.stage));
     int const tile = read_slot(memory.tile(place.stage));
-    if (told >= 0) {
-      prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);
-      arrive_warp(memory.turn(), lane == 0);
-    }
+    prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);
+    arrive_warp(memory.turn(), lane == 0);
     arrive_warp(memory.empty(place.stage), lane == 0); // it holds another step soon
-    if (told >= 0) {
-      wait_for(memory.added(), parity);
-      parity ^= 1;
-      if (lane == 0) {
-        write_after(sums.after + step, tile);
-      }
+    wait_for(memory.added(), parity);
+    parity ^= 1;
+    if (lane == 0) {
+      write_after(sums.after + step, tile);
     }
   }
 }
