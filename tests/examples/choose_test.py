@@ -765,9 +765,35 @@ class Choice(unittest.TestCase):
                         clock[engine] = ends[name] = max(clock[engine], ends[needs]) + time
                     best = min(best, max(clock.values()))
                 return best
-            row = found["1f1b, packed to 2048, experts overlapped"]
-            packs = (2048,), (1024, 1024)
-            self.assertTrue(any(abs(row["seconds"] - takes(*each)) < 1e-12 for each in (packs, packs[::-1])), row)
+            def check_packed(found):
+                packs = (2048,), (1024, 1024)
+                row = found["1f1b, packed to 2048, experts overlapped"]
+                self.assertTrue(any(abs(row["seconds"] - takes(*each)) < 1e-12 for each in (packs, packs[::-1])), row)
+            check_packed(found)
+            # The same with times that were measured by kind: of each of the three sequences, then of the longest for all.
+            def letters(name):  # of a kind and of the output layer in it
+                return {"attention": "AO", "dispatch": "D", "experts": "E", "combine": "C", "combine back": "K", "experts back": "M",
+                        "expert gradients": "W", "dispatch back": "J", "attention back": ("B", "Oi"), "attention gradients": ("V", "Ow")}[name]
+            predicted, names = passes, ("attention", "dispatch", "experts", "combine", "combine back", "experts back", "expert gradients",
+                                        "dispatch back", "attention back", "attention gradients")
+            took = {letter: [draw.randint(20, 90) / 1000 for _ in range(3)] for name in names for letter in letters(name)}
+            for own in (True, False):
+                def passes(sequences, number):
+                    if own:
+                        numbers = [0] if sequences == (2048,) else [1, 2]
+                        times = {name: sum(each[i] for i in numbers) for name, each in took.items()}
+                    else:  # pieces take their predicted share
+                        def of(*tokens):
+                            return {name[:-1]: time for _, name, time, _ in predicted(tokens, "0")}
+                        times = {name: took[name][0] * sum(of(each)[name] for each in sequences) / of(2048)[name] for name in took}
+                    return [(engine, name, times[name[:-1]], needs) for engine, name, _, needs in predicted(sequences, number)]
+                def rows_of(letter):
+                    return took[letter] if own else took[letter][:1]
+                file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, **({"microbatches": 3} if own else {}),
+                                            **{name: [[0] * len(rows_of("A")), rows_of(letters(name)[0]),
+                                                      rows_of(letters(name)[1]) if len(letters(name)) > 1 else [0] * len(rows_of("A"))]
+                                               for name in names}}), encoding="utf-8")
+                check_packed(rows(1, "--lengths", "2048,1024x2", "--expert", 4, "--experts", "--cost", file))
 
     def test_lengths_vary_and_have_frozen_layers(self):
         words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, *unsearched(), "--format", "json", "--lengths", "512x5,4096,1024")
@@ -907,6 +933,72 @@ class Choice(unittest.TestCase):
         row = next(row for row in alone if "groups" in row)
         self.assertLessEqual(max(group["gpus"] for group in row["groups"][0]), 16)
         self.assertAlmostEqual(row["seconds"], 8 * parameters * 7 / 8 / 8 / 25e9, delta=1e-9)
+
+    def test_groups_have_pictures_and_measured_times(self):
+        hidden, vocabulary, layers, rate, link, lengths = 512, 20000, 6, 312e12, 300e9, [2048, 512, 512, 1024]
+        eyes = {"layers": 3, "hidden": 256, "heads": 4, "tokens": 128}
+        with tempfile.TemporaryDirectory() as folder:
+            model, file = pathlib.Path(folder) / "model.json", pathlib.Path(folder) / "costs.json"
+            def write_model(heads):
+                model.write_text(json.dumps({"hidden_size": hidden, "num_attention_heads": 8, "num_hidden_layers": layers, "vocab_size": vocabulary,
+                                             "intermediate_size": 4 * hidden, "encoder": {**eyes, "heads": heads}}), encoding="utf-8")
+            write_model(4)
+            words = ("--model", model, "--gpu", "a100", "--schedules", "gpipe", "--format", "json", "--lengths", "2048,512x2,1024", "--devices")
+            def groups(*more):
+                return [row for row in json.loads(output(*words, *more))["candidates"] if "groups" in row]
+            draw = random.Random(5)
+            measured = [[[draw.randint(2, 9) / 1000 for _ in lengths] for _ in range(layers + 2)] for _ in range(3)]
+            def write(own):
+                file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, **({"microbatches": 4} if own else {}),
+                                            **{kind: [part if own else part[:1] for part in measured[i]]
+                                               for i, kind in enumerate(("forward", "backward_input", "backward_weight"))}}), encoding="utf-8")
+            def arithmetic(tokens, pictures):  # on one GPU
+                work = layers * (3 * 2 * tokens * 12 * hidden ** 2 + 3.5 * 2 * hidden * tokens ** 2) / (0.62 * rate)
+                work += pictures * eyes["layers"] * (3 * 24 * 256 ** 2 * 128 + 3.5 * 4 * 256 * 128 ** 2) / (0.62 * rate)
+                return work + 3 * 2 * tokens * hidden * vocabulary / (0.40 * rate)
+            def exchanged(tokens, pictures, gpus):  # four all-to-alls forward and back, of layers and of the encoder's
+                of_all = layers * tokens * hidden + eyes["layers"] * pictures * 128 * 256
+                return 2 * 4 * 2 * of_all / gpus * (gpus - 1) / gpus / link
+            def reduced(tokens, gpus):  # of tensor parallelism, which a measured pass has in it: two all-reduces forward and back
+                return 2 * layers * 2 * 2 * (gpus - 1) / gpus * 2 * tokens * hidden / link
+            for devices, tensor, pictures, own in ((4, 1, 0, None), (4, 1, 3, None), (2, 2, 3, None), (4, 1, 0, True), (4, 1, 0, False), (2, 2, 0, True),
+                                                   (2, 2, 0, False), (4, 1, 3, True)):
+                def seconds(i, gpus):
+                    work = arithmetic(lengths[i], pictures)
+                    if own is not None:
+                        of = i if own else 0
+                        whole = arithmetic(lengths[of], pictures) / tensor + (reduced(lengths[of], tensor) + 2 * (tensor - 1) / tensor * 2 * 2 * eyes["layers"] *
+                                                                              pictures * 128 * 2 * 256 / link)
+                        work *= sum(part[of] for kind in measured for part in kind) / whole
+                    return work / gpus + exchanged(lengths[i], pictures, gpus)
+                def held(i, gpus):
+                    kept = layers * lengths[i] * (32 * hidden + 4 * 8) + eyes["layers"] * pictures * 128 * (32 * 256 + 4 * 4)
+                    return (kept + 6 * lengths[i] * vocabulary) / gpus
+                parameters = layers * 12 * hidden ** 2 + 2 * hidden * vocabulary + (eyes["layers"] * 12 * 256 ** 2 if pictures else 0)
+                gathered = 8 * parameters * 3 / 4 / link
+                if own is not None:
+                    write(own)
+                rows = groups(devices, "--tensor", tensor, *(("--pictures", pictures) if pictures else ()), *(("--cost", file) if own is not None else ()))
+                self.assertEqual({row["schedule"] for row in rows}, {"sequence groups, 1 microbatch", "sequence groups, 2 microbatches"})
+                for row in rows:
+                    time, most, least = 0, 0, 0
+                    for each in row["groups"]:
+                        time += max(gathered, *(sum(seconds(i, group["gpus"]) for i in group["sequences"]) for group in each))
+                        most = max(most, *(sum(held(i, group["gpus"]) for i in group["sequences"]) for group in each))
+                        sequences, best = sorted(sum((group["sequences"] for group in each), [])), float("inf")
+                        for sizes in ((4,), (2, 2), (2, 1, 1), (1, 1, 1, 1)):
+                            for places in itertools.product(range(len(sizes)), repeat=len(sequences)):
+                                ends = [0] * len(sizes)
+                                for i, place in zip(sequences, places):
+                                    ends[place] += seconds(i, sizes[place])
+                                best = min(best, max(ends))
+                        least += max(gathered, best)
+                    self.assertAlmostEqual(row["seconds"], time, delta=1e-9 * time, msg=(row, own, tensor))
+                    self.assertAlmostEqual(row["seconds"], least, delta=1e-9 * time, msg=(row, own, tensor))
+                    self.assertAlmostEqual(row["memory_gb"] * 1e9, 18 * parameters / 4 + 8 * hidden * vocabulary + most, delta=1)
+            # Heads of the encoder are shared as those of layers are.
+            write_model(2)
+            self.assertLessEqual(max(group["gpus"] for row in groups(4, "--pictures", 3) for each in row["groups"] for group in each), 2)
 
     def test_lengths_on_gpus_that_differ(self):
         words = (*SMALL[:2], "--devices", 2, "--lengths", "512x3,2048", *unsearched(), "--format", "json", "--gpu")

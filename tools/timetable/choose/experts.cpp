@@ -179,18 +179,24 @@ pp::cost_table measured_times(pp::cut_costs const& parts,
 class expert_times {
 public:
   expert_times(expert_work const& work, any_cost const& whole)
-      : work_(work), latency_(whole.latency()), links_(whole.links().begin(), whole.links().end()),
-        of_layer_(work.sums<times>(
-          [&work](pp::prediction const& on, std::size_t layer, pp::sequence_piece const& piece) {
-            return times_of(on, work.layers[layer], piece);
-          })) {
-    if (work.asked.measured_layers)
+      : work_(work), latency_(whole.latency()), links_(whole.links().begin(), whole.links().end()) {
+    std::optional<measured_sequences> of_sequences;
+    if (work.asked.measured_layers) {
       measured_ = measured_times(*work.asked.measured_layers, work.layers);
+      if (!work.asked.lengths.empty())
+        of_sequences.emplace(work.asked, *std::exchange(measured_, {}));
+    }
+    of_layer_ = work.sums<times>(
+      [&](pp::prediction const& on, std::size_t layer, pp::sequence_piece const& piece) {
+        times result = times_of(on, work.layers[layer], piece);
+        if (of_sequences)
+          result.measure(*of_sequences, on, static_cast<int>(layer), work.layers[layer], piece);
+        return result;
+      });
   }
 
   [[nodiscard]] double duration(pp::pass const& what) const {
-    pp::role const is = layer_bytes::kinds[what.kind].is;
-    if (measured_ && is != pp::role::copy && is != pp::role::mark) {
+    if (measured_ && is_measured(what.kind)) {
       pp::pass as = what;
       as.kind = measured_kind(what.kind);
       return measured_->duration(as);
@@ -208,7 +214,24 @@ private:
       std::transform(of.begin(), of.end(), other.of.begin(), of.begin(), std::plus<>());
       return *this;
     }
+    //! Puts measured times in place of predicted ones of a piece.
+    void measure(measured_sequences const& measured,
+                 pp::prediction on,
+                 int layer,
+                 pp::stage_content const& content,
+                 pp::sequence_piece const& piece) {
+      on.setup.sequence = measured.whole(piece).tokens;
+      times const whole = times_of(on, content, measured.whole(piece));
+      for (std::size_t i = 0; i < of.size(); ++i)
+        if (auto const kind = static_cast<pp::pass_kind>(i); is_measured(kind))
+          of[i] = measured(measured_kind(kind), layer, piece, of[i], whole.of[i]);
+    }
   };
+
+  static bool is_measured(pp::pass_kind kind) {
+    pp::role const is = layer_bytes::kinds[kind].is;
+    return is != pp::role::copy && is != pp::role::mark;
+  }
 
   static times times_of(pp::prediction const& of,
                         pp::stage_content const& layer,
@@ -249,7 +272,7 @@ private:
   double latency_;
   std::vector<double> links_;
   std::vector<times> of_layer_;            // [layers][microbatches]
-  std::optional<pp::cost_table> measured_; // in place of these, but for copies
+  std::optional<pp::cost_table> measured_; // by microbatch, in place of these, but for copies
 };
 
 //! Why layers of a candidate are not cut; empty where they are.
