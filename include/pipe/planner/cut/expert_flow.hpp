@@ -8,6 +8,8 @@
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/flow/training_flows.hpp>
 
 #include <array>
 #include <cstddef>
@@ -166,6 +168,40 @@ namespace detail {
 //! again, or what it keeps goes to the host and comes back. The kinds of `expert_training` have
 //! their numbers.
 inline constexpr flow frugal_expert_training = declare(expert_data, expert_kinds);
+
+//! The kinds of shards, of a vocabulary and of weights, come after those of layers: their numbers
+//! are so much larger than in `pass_kind`.
+inline constexpr int shards_later =
+  static_cast<int>(expert_kinds.size()) - index_of(pass_kind::embed);
+
+//! Layers whose weights lie in shards, which the engine copy_in gathers and scatters, next to
+//! tokens on the network.
+[[nodiscard]] constexpr flow sharded_expert_training() {
+  return shard_weights(expert_training, shards_later, engine::copy_in);
+}
+
+//! Layers between the shards of a vocabulary.
+//! @param stages the flow of training with these shards
+[[nodiscard]] constexpr flow vocabulary_expert_training(flow const& stages) {
+  flow result;
+  for (kind_of_pass const& each : std::span(expert_training.kinds).first(usual_kinds))
+    result.kinds[result.kind_count++] = each;
+  std::array<datum, usual_data + 2> data{};
+  std::ranges::copy(std::span(expert_data).first(usual_data), data.begin());
+  for (std::size_t of = of_attention_kept; of < usual_data; ++of)
+    data[of].wanted = false; // shards have none, and layers need it for what is wanted
+  std::ranges::copy(std::span(stages.data).subspan(shard_logits, 2), data.begin() + usual_data);
+  for (int i = index_of(pass_kind::embed); i <= index_of(pass_kind::embed_gradient); ++i) {
+    result.kind_count = i + shards_later + 1;
+    kind_of_pass& kind = result.kinds[i + shards_later] = lettered(result, stages.kinds[i]);
+    for (int k = kind.effect_count; k-- > 0;)
+      if (std::uint8_t& of = kind.effects[k].of; of >= shard_logits)
+        of = static_cast<std::uint8_t>(of - shard_logits + usual_data);
+      else if (of == weight_gradient) // all weights of a shard
+        kind.effects[kind.effect_count++] = {does::makes, of_expert_weights};
+  }
+  return declared_with(result, data);
+}
 
 } // namespace detail
 
