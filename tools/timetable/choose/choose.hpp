@@ -301,6 +301,18 @@ void count_devices(choose_command const& asked,
                    candidate& one,
                    std::function<held_at_once(int device)> const& of);
 
+//! Bytes of its stages that a device and its host have all the time.
+//! @param bytes [S]
+[[nodiscard]] held_at_once resident_on(choose_command const& asked,
+                                       candidate const& one,
+                                       pp::timetable_view table,
+                                       std::vector<pp::stage_bytes> const& bytes,
+                                       int device);
+//! The most bytes of whole weights and of whole gradients that a device has, where these are
+//! gathered and scattered.
+[[nodiscard]] double
+gathered_at_once(pp::timetable_view table, int device, std::vector<pp::stage_bytes> const& bytes);
+
 //! Fills in the memory that a timetable of a candidate takes.
 void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one);
 
