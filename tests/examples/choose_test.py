@@ -1332,7 +1332,7 @@ class Choice(unittest.TestCase):
                 resident = 18 * (layer + hidden * vocabulary) + 6 * tokens * vocabulary / 2
                 self.assertAlmostEqual(row["memory_gb"] * 1e9, resident + most * kept + copies, delta=1, msg=name)
             # Weights in shards of two replicas, two microbatches on one device: a layer waits for its own weights, the output layer for those
-            # after it; gradients are scattered once, at the end, those of the output layer first.
+            # after it; gradients are scattered once, at the end.
             def check(engines, row):
                 ends, clock = {}, {}
                 for engine, name, time, needs in engines:
@@ -1340,7 +1340,7 @@ class Choice(unittest.TestCase):
                 return abs(row["seconds"] - max(clock.values())) < 1e-12
             first, last = layer + hidden * vocabulary, hidden * vocabulary
             gathers = [("g", "gather", 2 * first / 2 / network, ()), ("g", "gather output", 2 * last / 2 / network, ())]
-            scatters = [("g", "scatter output", 4 * last / 2 / network, ("V1",)), ("g", "scatter", 4 * first / 2 / network, ())]
+            scatters = [("g", "scatter", 4 * first / 2 / network, ("V1",)), ("g", "scatter output", 4 * last / 2 / network, ())]
             def ahead(i):
                 return [("c", f"A{i}", before + attention, ("gather",)), ("n", f"D{i}", message, (f"A{i}",)), ("c", f"E{i}", experts, (f"D{i}",)),
                         ("n", f"C{i}", message, (f"E{i}",)), ("c", f"O{i}", outputs, (f"C{i}", "gather output"))]

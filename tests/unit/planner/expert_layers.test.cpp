@@ -219,7 +219,7 @@ struct shard_times {
   double move = 3; // of a layer's weights
   [[nodiscard]] double duration(pp::pass const& what) const {
     int const of_training = pp::detail::index_of(what.kind) - pp::detail::shards_later;
-    if (of_training < pp::detail::index_of(pp::pass_kind::embed))
+    if (of_training < pp::detail::first_of_shards)
       return layers.duration(what);
     pp::kind_of_pass const& kind =
       pp::detail::training_kind(static_cast<pp::pass_kind>(of_training));
@@ -500,9 +500,9 @@ TEST_CASE("Weights of layers are gathered in their order, and waited for one by 
   auto const base = pp::make_timetable(
     pp::with_sharded_weights<pp::GPipe>{}, {1, 1}, pp::uniform_cost{.gather = 1, .scatter = 1});
   auto const own = pp::with_experts(base, std::vector<int>{2});
-  CHECK(written(own, 0) == "N0 N1 U0 A0 E0 U1 A1 E1 collect_gradients1 collect_gradients0 "
-                           "M1 W1 B1 V1 M0 W0 B0 V0 X0 X1 request_scatter1 request_scatter0 ");
-  CHECK(written(own, 1) == "gather_weights0 gather_weights1 Z1 Z0 ");
+  CHECK(written(own, 0) == "N0 N1 U0 A0 E0 U1 A1 E1 collect_gradients0 collect_gradients1 "
+                           "M1 W1 B1 V1 M0 W0 B0 V0 X0 X1 request_scatter0 request_scatter1 ");
+  CHECK(written(own, 1) == "gather_weights0 gather_weights1 Z0 Z1 ");
   CHECK(written(own, 2) == "D0 C0 D1 C1 K1 J1 K0 J0 ");
   // The first layer waits for its own weights: 3. Forward 4 + 2 + 4 + 2 twice. Back K 2, M 4, W 4,
   // which hides J, B 4, and V 2, which hides the next K, again M 4, W 4, B 4, V 2. Then scatters.

@@ -162,24 +162,22 @@ pp::cost_table packed_costs(choose_command const& asked, candidate const& one) {
     for (int const device :
          asked.gpus.size() > 1 ? pp::holders_of({one.extents}, what.stage) : std::vector<int>{0}) {
       pp::prediction const on = asked.predicted(asked.gpu(device));
-      auto const predicted = [&](pp::sequence_piece const& piece, int length) {
-        pp::prediction of = predicted_for(on, piece, tokens);
-        of.setup.sequence = length > 0 ? length : of.setup.sequence;
+      auto const predicted = [&](pp::sequence_piece const& piece, pp::prediction const& of) {
         return copies ? of.copy_seconds(stage, piece.tokens)
                       : of.pass_seconds(stage, what.kind, {piece.tokens, piece.offset});
       };
       chunk_time here;
       for (pp::sequence_piece const& piece : chunk) {
-        here.seconds +=
-          measured ? (*measured)(what.kind,
-                                 what.stage,
-                                 piece,
-                                 predicted(piece, 0),
-                                 predicted(measured->whole(piece), measured->whole(piece).tokens))
-                   : predicted(piece, 0);
-        if (!measured && !copies)
-          here.exchanges +=
-            predicted_for(on, piece, tokens).exchange_seconds(stage, what.kind, piece.tokens);
+        pp::prediction of = predicted_for(on, piece, tokens);
+        double const alone = predicted(piece, of);
+        if (measured) {
+          pp::sequence_piece const whole = measured->whole(piece);
+          of.setup.sequence = whole.tokens;
+          here.seconds += (*measured)(what.kind, what.stage, piece, alone, predicted(whole, of));
+        } else {
+          here.seconds += alone;
+          here.exchanges += copies ? 0 : of.exchange_seconds(stage, what.kind, piece.tokens);
+        }
       }
       slowest = here.seconds >= slowest.seconds ? here : slowest;
     }
@@ -190,17 +188,11 @@ pp::cost_table packed_costs(choose_command const& asked, candidate const& one) {
                             return measured ? measured->message_seconds(from, to, widest)
                                             : seconds_between(asked, from, to, widest);
                           }).by_microbatch(one.extents.microbatches);
-  // A kind, and another one that takes as long.
-  constexpr std::pair<pp::pass_kind, pp::pass_kind> kinds[] = {
-    {pp::pass_kind::forward, pp::pass_kind::recompute},
-    {pp::pass_kind::backward_input, pp::pass_kind::backward_input},
-    {pp::pass_kind::backward_weight, pp::pass_kind::backward_weight},
-    {pp::pass_kind::copy_out, pp::pass_kind::copy_in}};
   for (std::size_t m = 0; m < microbatches.size(); ++m)
     for (std::size_t chunk = 0; chunk < microbatches[m].size(); ++chunk)
       for (int stage = 0; stage < one.extents.stages(); ++stage)
-        for (auto const& [kind, other] : kinds) {
-          pp::pass what =
+        for (auto const& [kind, other] : packed_kinds) {
+          auto what =
             pp::row_writer::make(kind, stage, static_cast<int>(m), static_cast<int>(chunk));
           chunk_time const time = time_of(what, microbatches[m][chunk]);
           for (pp::pass_kind const each : {kind, other}) {

@@ -169,10 +169,15 @@ namespace detail {
 //! their numbers.
 inline constexpr flow frugal_expert_training = declare(expert_data, expert_kinds);
 
-//! The kinds of shards, of a vocabulary and of weights, come after those of layers: their numbers
-//! are so much larger than in `pass_kind`.
-inline constexpr int shards_later =
-  static_cast<int>(expert_kinds.size()) - index_of(pass_kind::embed);
+//! The first kind of training that is of shards, of a vocabulary or of weights.
+inline constexpr int first_of_shards = [] {
+  int kind = 0;
+  while (!kinds_of_training.kinds[kind].in_groups)
+    ++kind;
+  return kind;
+}();
+//! In flows of layers these come after all kinds of layers: their numbers are so much larger.
+inline constexpr int shards_later = static_cast<int>(expert_kinds.size()) - first_of_shards;
 
 //! Layers whose weights lie in shards, which the engine copy_in gathers and scatters, next to
 //! tokens on the network.
@@ -184,15 +189,14 @@ inline constexpr int shards_later =
 //! @param stages the flow of training with these shards
 [[nodiscard]] constexpr flow vocabulary_expert_training(flow const& stages) {
   flow result;
-  for (kind_of_pass const& each : std::span(expert_training.kinds).first(usual_kinds))
-    result.kinds[result.kind_count++] = each;
+  std::ranges::copy(expert_training.kinds, result.kinds);
+  result.kind_count = stages.kind_count + shards_later;
   std::array<datum, usual_data + 2> data{};
   std::ranges::copy(std::span(expert_data).first(usual_data), data.begin());
   for (std::size_t of = of_attention_kept; of < usual_data; ++of)
     data[of].wanted = false; // shards have none, and layers need it for what is wanted
   std::ranges::copy(std::span(stages.data).subspan(shard_logits, 2), data.begin() + usual_data);
-  for (int i = index_of(pass_kind::embed); i <= index_of(pass_kind::embed_gradient); ++i) {
-    result.kind_count = i + shards_later + 1;
+  for (int i = first_of_shards; i < stages.kind_count; ++i) {
     kind_of_pass& kind = result.kinds[i + shards_later] = lettered(result, stages.kinds[i]);
     for (int k = kind.effect_count; k-- > 0;)
       if (std::uint8_t& of = kind.effects[k].of; of >= shard_logits)

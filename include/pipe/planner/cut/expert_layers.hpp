@@ -71,13 +71,12 @@ inline constexpr auto all_kinds_of_layers = [] {
       if (word != nullptr)
         list.kinds[list.count++] = frugal_expert_training.kind_named(flow_word::of(word));
   }
-  auto const later = [](int of) { return static_cast<pass_kind>(of + shards_later); };
-  for (int of = index_of(pass_kind::embed); of <= index_of(pass_kind::keep_weights); ++of)
-    result[static_cast<std::size_t>(of)] = {{later(of)}, 1};
-  for (pass_kind const of : {pass_kind::request_weights,
-                             pass_kind::request_weights_again,
-                             pass_kind::request_scatter}) // with what they ask for
-    result[static_cast<std::size_t>(of)] = {{later(index_of(of)), later(index_of(of) + 1)}, 2};
+  for (int of = first_of_shards; of < kinds_of_training.kind_count; ++of) {
+    auto const later = static_cast<pass_kind>(of + shards_later);
+    bool const asks = kinds_of_training.kinds[of + 1].on == engine::network; // for the next kind
+    result[static_cast<std::size_t>(of)] = {{later, static_cast<pass_kind>(of + shards_later + 1)},
+                                            asks ? std::size_t{2} : 1};
+  }
   return result;
 }();
 
@@ -112,11 +111,8 @@ inline constexpr auto all_kinds_of_layers = [] {
 //! Marks of weights in shards. Those that end a visit come after passes that go together, others
 //! before them.
 [[nodiscard]] inline bool marks_weights(pass const& what) noexcept {
-  return what.kind >= pass_kind::request_weights;
-}
-[[nodiscard]] inline bool ends_visit(pass const& what) noexcept {
-  return what.kind == pass_kind::release_weights || what.kind == pass_kind::release_weights_again ||
-         what.kind == pass_kind::request_scatter;
+  kind_of_pass const& kind = training_kind(what.kind);
+  return index_of(what.kind) >= first_of_shards && !kind.in_groups;
 }
 
 //! Writes the rows of one device, one for each engine.
@@ -172,6 +168,12 @@ public:
       }
   }
 
+  //! Whether a mark comes after passes that go together.
+  [[nodiscard]] bool ends_visit(pass const& what) const {
+    kind_of_pass const& kind = declared_[kinds_of_layer(what.kind)[0]];
+    return marks_weights(what) && std::ranges::count(kind, does::frees, &effect::what) > 0;
+  }
+
 private:
   [[nodiscard]] int layers_of(pass const& what) const {
     return first_layers_[what.stage + std::size_t{1}] - first_layers_[what.stage];
@@ -188,9 +190,9 @@ private:
   }
   //! @param i of the layers in the order of the pass
   void push(pass_kind kind, pass const& what, int i) {
-    bool const ascends =
-      goes_forward(what) || training_kind(what.kind).on == engine::copy_out ||
-      (what.kind >= pass_kind::request_weights && what.kind <= pass_kind::release_weights);
+    kind_of_pass const& of = training_kind(what.kind);
+    bool const ascends = goes_forward(what) || of.on == engine::copy_out ||
+                         (marks_weights(what) && of.is != role::again);
     int const layer =
       ascends ? first_layers_[what.stage] + i : first_layers_[what.stage + std::size_t{1}] - 1 - i;
     pass const made = row_writer::make(kind, layer, what.microbatch);
@@ -296,11 +298,11 @@ inline void write_layers(
       continue;
     }
     for (int k = i + 1; k < next; ++k)
-      if (!ends_visit(table.passes[k]))
+      if (!out.ends_visit(table.passes[k]))
         out.write(table.passes[k]);
     goes_back(first) ? out.write(first, *second) : out.write(*second, first);
     for (int k = i + 1; k < next; ++k)
-      if (ends_visit(table.passes[k]))
+      if (out.ends_visit(table.passes[k]))
         out.write(table.passes[k]);
     i = next + 1;
   }
