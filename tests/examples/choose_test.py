@@ -353,6 +353,18 @@ class Choice(unittest.TestCase):
             # 8 stages for 6 layers and two ends.
             self.assertIn("interleaved --stages-per-device 4", {row["schedule"] for row in rows})
 
+    def test_cuts_see_what_a_device_has_to_do(self):
+        """61 layers of 1 and an output layer of 2.8 on 16 devices with two stages: makespans of cuts made by hand for each schedule."""
+        with tempfile.TemporaryDirectory() as folder:
+            model, file = self.write_model(folder, 61, 256, 1000), pathlib.Path(folder) / "costs.json"
+            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, **{kind: [[0], *([1] for _ in range(61)), [2.8]] for kind in
+                                        ("forward", "backward_input", "backward_weight")}}), encoding="utf-8")
+            rows = json.loads(output("--model", model, "--sequence", 64, "--gpu", "a100", "--devices", 16, "--microbatches", 64, "--cost", file,
+                                     "--schedules", "zb-v,v-half,zb-interleaved,interleaved", "--json", "--all"))["candidates"]
+            for name, most in (("zb-v", 802.2), ("v-half", 850.2), ("zb-interleaved --stages-per-device 2", 849.8),
+                               ("interleaved --stages-per-device 2", 993.6)):
+                self.assertLessEqual(row_of(rows, name)["seconds"], most + 1e-9, name)
+
     def test_more_devices_than_layers(self):
         with tempfile.TemporaryDirectory() as folder:
             model = self.write_model(folder, 3, 512, 1000)
@@ -1274,7 +1286,7 @@ class Choice(unittest.TestCase):
             rows = {each["schedule"]: each["seconds"] for each in found["candidates"]}
             # Where memory is short, only devices that lack it compute again.
             least = min(each["memory_gb"] for each in found["candidates"] if "cannot" not in each)
-            room = (found["candidates"][found["pick"]]["memory_gb"] + least) / 2
+            room = least + 0.05 * (found["candidates"][found["pick"]]["memory_gb"] - least)
             tight = json.loads(output(*words, "--experts", "--memory", f"{room}GB", "--format", "json"))
             self.check_pick(tight)
             relieved = [each for each in tight["candidates"] if re.search(r"--on-stages .* with (recompute|offload), experts overlapped$", each["schedule"])]
@@ -1285,7 +1297,8 @@ class Choice(unittest.TestCase):
                 self.assertGreaterEqual(each["seconds"], rows[name + ", experts overlapped"] * (1 - 1e-12))
                 self.assertLess(each["seconds"], rows[name + " with recompute, experts overlapped"])
             self.assertLess(rows["eager-1f1b, experts overlapped"], 0.97 * whole["eager-1f1b"]["seconds"])
-            searched = json.loads(output(*words, "--experts", "--search", "--rounds", 1, "--format", "json"))
+            found = json.loads(output(*words, "--experts", "--modules", 1, "--format", "json"))  # which no cut of two is best with
+            searched = json.loads(output(*words, "--experts", "--modules", 1, "--search", "--rounds", 1, "--format", "json"))
             pick = searched["candidates"][searched["pick"]]
             self.check_pick(searched)
             self.assertRegex(pick["schedule"], ", experts overlapped, cut anew$")
@@ -1509,9 +1522,18 @@ class Choice(unittest.TestCase):
                 parts = layers + further + (5 if pictures else 0)
                 words = ("--model", model, "--gpu", draw.choice(("a100", "h100")), "--sequence", draw.choice((256, 1024)), "--devices", devices,
                          *(("--pictures", pictures) if pictures else ()),
-                         "--microbatches", draw.randint(1, 3 * devices), *unsearched(), "--format", "json")
+                         "--microbatches", draw.randint(1, 3 * devices), *unsearched(), "--json")
+                if devices in (5, 16):  # parts of random times, too
+                    file = pathlib.Path(folder) / "costs.json"
+                    file.write_text(json.dumps({"pipelining_costs": 1, "unit": "ms", "communication": draw.randint(0, 3),
+                                                **{kind: [[draw.randint(0, 99) / 10] for _ in range(parts + 2)]
+                                                   for kind in ("forward", "backward_input", "backward_weight")}}), encoding="utf-8")
+                    words = (*words, "--cost", file)
                 free = json.loads(output(*words))
                 rows = free["candidates"]
+                pick = rows[free["pick"]]
+                if not is_apart(pick) and "--memory " not in pick["schedule"]:
+                    self.check_header(pick, *words[:words.index("--schedules")], *only(pick), *words[words.index("--json") + 1:])
                 most, least = (of(row["memory_gb"] for row in rows) for of in (max, min))
                 for limit in (least * 1.0001, draw.uniform(least, most), rows[free["pick"]]["memory_gb"] * 0.9999):
                     if limit <= least:

@@ -79,6 +79,13 @@ struct chunk_time {
   double exchanges = 0;
 };
 
+//! A kind, and another one that takes as long.
+constexpr std::pair<pp::pass_kind, pp::pass_kind> packed_kinds[] = {
+  {pp::pass_kind::forward, pp::pass_kind::recompute},
+  {pp::pass_kind::backward_input, pp::pass_kind::backward_input},
+  {pp::pass_kind::backward_weight, pp::pass_kind::backward_weight},
+  {pp::pass_kind::copy_out, pp::pass_kind::copy_in}};
+
 } // namespace
 
 pp::sequence_piece measured_sequences::whole(pp::sequence_piece const& piece) const {
