@@ -11,6 +11,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/flow/training_flows.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

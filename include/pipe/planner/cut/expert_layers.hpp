@@ -96,23 +96,23 @@ inline constexpr auto all_kinds_of_layers = [] {
                                   : copied(copies ? frugal_expert_training : expert_training);
 }
 
-// Of passes that have layers.
+//! The role of a pass that has layers; `mark` of what shards add.
+[[nodiscard]] inline role role_in_layers(pass const& what) noexcept {
+  return index_of(what.kind) < first_of_shards ? training_kind(what.kind).is : role::mark;
+}
 [[nodiscard]] inline bool goes_back(pass const& what) noexcept {
-  kind_of_pass const& kind = training_kind(what.kind);
-  return !kind.in_groups && (kind.is == role::backward || kind.is == role::input);
+  return role_in_layers(what) == role::backward || role_in_layers(what) == role::input;
 }
 [[nodiscard]] inline bool goes_forward(pass const& what) noexcept {
-  kind_of_pass const& kind = training_kind(what.kind);
-  return !kind.in_groups && kind.is == role::forward;
+  return role_in_layers(what) == role::forward;
 }
 [[nodiscard]] inline bool goes_again(pass const& what) noexcept {
-  return training_kind(what.kind).calls == stage_call::recompute;
+  return role_in_layers(what) == role::again;
 }
 //! Marks of weights in shards. Those that end a visit come after passes that go together, others
 //! before them.
 [[nodiscard]] inline bool marks_weights(pass const& what) noexcept {
-  kind_of_pass const& kind = training_kind(what.kind);
-  return index_of(what.kind) >= first_of_shards && !kind.in_groups;
+  return index_of(what.kind) >= first_of_shards && !training_kind(what.kind).in_groups;
 }
 
 //! Writes the rows of one device, one for each engine.
@@ -297,13 +297,13 @@ inline void write_layers(
       ++i;
       continue;
     }
-    for (int k = i + 1; k < next; ++k)
-      if (!out.ends_visit(table.passes[k]))
-        out.write(table.passes[k]);
-    goes_back(first) ? out.write(first, *second) : out.write(*second, first);
-    for (int k = i + 1; k < next; ++k)
-      if (out.ends_visit(table.passes[k]))
-        out.write(table.passes[k]);
+    for (bool const after : {false, true}) {
+      if (after)
+        goes_back(first) ? out.write(first, *second) : out.write(*second, first);
+      for (int k = i + 1; k < next; ++k)
+        if (out.ends_visit(table.passes[k]) == after)
+          out.write(table.passes[k]);
+    }
     i = next + 1;
   }
 }
