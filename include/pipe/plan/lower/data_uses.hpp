@@ -309,8 +309,8 @@ private:
   index_in_graph(data_use const& use, pass const& work, int number) const noexcept {
     stage_neighbour const whose = owner(use, work, number);
     int const further = (whose.stage - work.stage) * row_size;
-    return use.first + further + (use.per_reader ? whose.number : 0) * unit_count + whose.chunk -
-           work.chunk;
+    int const reader = use.per_reader ? whose.number * unit_count : 0;
+    return use.first + further + reader + whose.chunk - work.chunk;
   }
   [[nodiscard]] constexpr data_use
   use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {
