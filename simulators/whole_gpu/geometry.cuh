@@ -151,8 +151,7 @@ void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();
-  out.next_asked =
-    splits == 1 && shape::outputs_apart ? handover::overlapped : handover::early;
+  out.next_asked = splits == 1 && shape::outputs_apart ? handover::overlapped : handover::early;
   out.key_parts = splits;
   out.heads_together = order.heads;
   out.next = [=, blocks = out.blocks](int block, int last) {
@@ -270,8 +269,7 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.own_objects = out.result_objects = streams * tiles;
   out.adds_results = true;
   out.result_slices = at::detail::query_sums::slices;
-  out.blocks =
-    static_cast<int>(at::detail::blocks_of_pieces(count, true, on.multiprocessors));
+  out.blocks = static_cast<int>(at::detail::blocks_of_pieces(count, true, on.multiprocessors));
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();

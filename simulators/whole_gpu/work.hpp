@@ -80,8 +80,8 @@ struct work {
   handover next_asked = handover::late; //!< of forward
   //! A block brings what its next piece reads while results leave.
   bool brings_early = false;
-  bool starts_at_0 = true;              //!< sums do; else some visits clear them
-  bool is_rounded = false;              //!< pieces round sums, no kernel after them
+  bool starts_at_0 = true; //!< sums do; else some visits clear them
+  bool is_rounded = false; //!< pieces round sums, no kernel after them
   //! Slices of a result: a piece adds each after the piece before has added the same one.
   int result_slices = 1;
   int blocks = 0;         //!< of the launch

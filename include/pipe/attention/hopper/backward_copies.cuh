@@ -248,8 +248,8 @@ __device__ inline void copy_for_keys(Call const& c,
                                      query_sums const& sums,
                                      backward_memory<Shape> const& memory,
                                      bool is_first_lane) {
-  constexpr bool counts = Order == query_order::free &&
-                          takes_turns<Order, std::remove_cvref_t<decltype(c.m)>>;
+  constexpr bool counts =
+    Order == query_order::free && takes_turns<Order, std::remove_cvref_t<decltype(c.m)>>;
   ring_place<Shape::stages> place;
   if (is_first_lane) {
     await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);

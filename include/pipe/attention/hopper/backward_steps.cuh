@@ -166,7 +166,9 @@ round_last_steps(key_steps<Dim, Order, Element, Mask, Score> const& steps) {
   bool const has_next = work.first + shape::keys < static_cast<int>(steps.c.p.key_length);
   meet_consumers();
 #pragma unroll 1
-  for (int head = read_slot(heads_of(memory.work(), 0)); head < read_slot(heads_of(memory.work(), 1)); ++head) {
+  for (int head = read_slot(heads_of(memory.work(), 0));
+       head < read_slot(heads_of(memory.work(), 1));
+       ++head) {
     auto const sees = [&](int step, int of) {
       return cover_of<shape>(steps.c, work.batch, head, step, of) != tile_cover::skip;
     };
