@@ -529,5 +529,5 @@ TEST_CASE("Tables without such layers are refused with a reason") {
   CHECK_THROWS_WITH((void)pp::with_experts(shards, std::vector<int>{1, 1, 2}),
                     "with_experts: give at least one layer for every stage, and 1 for a shard");
   CHECK_THROWS_WITH((void)pp::with_experts(base, std::vector<int>{1}),
-                    "with_experts: give at least one layer for every stage");
+                    "with_experts: give at least one layer for every stage, and 1 for a shard");
 }
