@@ -205,6 +205,12 @@ template <class Sizes>
   return lengths;
 }
 
+//! The same where all sequences are whole.
+[[nodiscard]] inline std::vector<std::int64_t> whole_lengths(model_size const& size,
+                                                             pp::timetable_view table) {
+  return std::vector(static_cast<std::size_t>(table.over.extents.microbatches), size.sequence);
+}
+
 //! Whether stages add gradients up from the last microbatch to the first, as schedules may that run
 //! all forward passes first.
 [[nodiscard]] inline bool adds_from_last(pp::timetable_view table) {

@@ -40,18 +40,6 @@ inline void check_system(options const& o, std::string const& what) {
   }
 }
 
-//! What report_in_slots tells of a plan.
-//! @param ran when each pass of a step of `work` ran. @param sizes of the plan
-template <class Sizes>
-void report_pools(options const& o,
-                  std::string const& what,
-                  pp::plan_view const& work,
-                  pp::timetable_view const& ran,
-                  Sizes const& sizes,
-                  std::span<named_pool const> pools) {
-  report_in_slots(o, what, pool_rows(work, ran, sizes, pools));
-}
-
 //! One step from the first weights, held against one device. Returns false where a gradient, or the
 //! loss, differs.
 template <class System>

@@ -48,20 +48,6 @@ struct gpu_slots {
 
 //! For each way that microbatches take, the copy of a stage that is there.
 struct gpu_copies : copies_of<gpu_stage> {
-  //! Two passes of the device at once, so that one has something to do while the shards of the
-  //! other make a sum. Those that add to the gradients of one stage follow each other.
-  void braid(pp::pass_kind kind,
-             pp::composite_half const& half,
-             pp::pass_kind other_kind,
-             pp::composite_half other_half,
-             gpu_copies& other) {
-    gpu_stage& first = at(half.where);
-    gpu_stage& second = other.at(other_half.where);
-    if (&first == &second && kind != pp::pass_kind::forward)
-      other_half.where.stream = half.where.stream;
-    first.run_half(kind, half, 0);
-    second.run_half(other_kind, other_half, 1);
-  }
   [[nodiscard]] step_counts counts() const { return here()->counts(); }
   void set_counts(step_counts const& counts) {
     for (gpu_stage* const each : of)
@@ -81,8 +67,7 @@ struct clipped_gpu_stage : gpu_copies {
   void contribute(pp::context const& where, pp::output row) { of.front()->contribute(where, row); }
   //! Of rows on the host. @see clipped_stage
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
-    clipped_step const found(*how, all);
-    return found.finite && found.coefficient == 1;
+    return clipped_step(how->largest_norm, all).accepts();
   }
   void optimizer_step(pp::context const& where, pp::totals const& all) {
     of.front()->optimizer_step(where, all);
@@ -102,9 +87,9 @@ struct clipped_gpu_stage : gpu_copies {
 //! The stages of this process and the runner that drives them.
 //! @tparam Called a stage as the library calls it: `called_stage`, or with its optimizer.
 template <class Called, class Runner>
-class gpu_model : public model_in_stages<Called, Runner, gpu_slots> {
+class gpu_model : public model_in_stages<Called, Runner, plan_maker<gpu_slots>> {
 public:
-  using model = model_in_stages<Called, Runner, gpu_slots>;
+  using model = model_in_stages<Called, Runner, plan_maker<gpu_slots>>;
 
   //! @param cut how the timetable cuts the work of a step; others may follow with
   //! gpu_run::any_chunks

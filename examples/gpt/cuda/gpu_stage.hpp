@@ -98,6 +98,18 @@ public:
   }
   //! One half of a composite pass on the stream of its context, with memory of its own; or a pass.
   void run_half(pp::pass_kind kind, pp::composite_half const& given, int half);
+  //! Two passes of the device at once, so that one has something to do while the shards of the
+  //! other make a sum. Those that add to the gradients of one stage follow each other.
+  void braid(pp::pass_kind kind,
+             pp::composite_half const& half,
+             pp::pass_kind other_kind,
+             pp::composite_half other_half,
+             gpu_stage& other) {
+    if (this == &other && kind != pp::pass_kind::forward)
+      other_half.where.stream = half.where.stream;
+    run_half(kind, half, 0);
+    other.run_half(other_kind, other_half, 1);
+  }
 
   // With weights that are gathered.
   void gather_weights(pp::context const& where, pp::output out);

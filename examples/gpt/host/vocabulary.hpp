@@ -34,7 +34,7 @@ inline void make_statistics(float* statistics, logits_of_shard<stream> const& of
     token_statistics one{*std::max_element(row.begin(), row.end()), 0, 0};
     for (float const logit : row)
       one.sum += std::exp(logit - one.largest);
-    one.next = of.bytes.holds(next) ? row[static_cast<std::size_t>(next - of.bytes.first)] : 0;
+    one.next = of.bytes.holds(next) ? row[static_cast<std::size_t>(next - of.bytes.begin)] : 0;
     std::copy_n(&one.largest, statistics_width, statistics + statistics_width * t);
   }
 }
@@ -53,7 +53,7 @@ inline void cross_entropy_of_shards(float* losses,
     for (std::int64_t v = 0; v < count; ++v)
       row[v] = share * std::exp(of.logits[t * count + v] - all.largest) / all.sum;
     if (of.bytes.holds(next))
-      row[next - of.bytes.first] -= share;
+      row[next - of.bytes.begin] -= share;
     losses[t] = std::log(all.sum) + all.largest - all.next;
   }
 }

@@ -326,6 +326,9 @@ exit_status train_travelling(rank_run& run) {
   });
 }
 
+template <class Stage, class Slots>
+using rank_of = model_on_rank<place_of_stage<Stage>, plan_maker<Slots>>;
+
 //! Stages in shards, each a rank.
 exit_status train_tensor(rank_run& run) {
   options& o = run.o;
@@ -335,21 +338,22 @@ exit_status train_tensor(rank_run& run) {
   using device = shard_device<shard_sums>;
   left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
   device& here = *kept;
-  shard_sizes const sizes{o.size, cut_model(o.size, table.over.extents), which};
-  using stage = tensor_stage<shard_sums>;
-  left_to_mpi<sharded_rank<stage>> stages(run, table, sizes, [&](int number) {
-    auto const& layers = sizes.stages[static_cast<std::size_t>(number)];
-    return std::make_unique<stage>(o.size, layers, o.microbatches, seed_of(run.o), which, here);
-  });
+  shard_slots const slots{o.size, which};
+  left_to_mpi<rank_of<tensor_stage<shard_sums>, shard_slots>> stages(
+    run, table, plan_maker<shard_slots>{slots}, [&](auto&) {
+      return make_shards<shard_sums>(
+        slots, table, seed_of(o), std::span(&here, 1), run.place.device);
+    });
   auto& model = *stages;
   auto const report = [&] {
     std::vector<sum_counts> counts(static_cast<std::size_t>(run.chosen.layout.devices));
     int const bytes = sizeof(sum_counts);
     MPI_Allgather(
       &here.counts, bytes, MPI_BYTE, counts.data(), bytes, MPI_BYTE, run.groups.pipeline);
+    auto const rows = model.slots();
     auto const ran = model.trace();
     if (run.leads())
-      tensor_system::report_shard(o, model.plan(), ran, sizes, counts);
+      tensor_system::report_shard(o, rows, ran, counts);
   };
   return train_and_hold(
     run,
@@ -364,21 +368,18 @@ exit_status train_vocabulary(rank_run& run) {
   options& o = run.o;
   auto const table = vocabulary_system::plan(o);
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  auto const cut = cut_around(o.size, table, barriers_of(o));
-  host::device_work<float> work;
-  piece_sizes const sizes{o.size, cut};
-  left_to_mpi<sharded_rank<sharded_piece>> stages(run, table, sizes, [&](int number) {
-    return std::make_unique<sharded_piece>(o.size, number, cut, seed_of(run.o), work);
-  });
-  auto& model = *stages;
+  piece_slots const slots{o.size, barriers_of(o)};
+  left_to_mpi<rank_of<sharded_piece, piece_slots>> pieces(
+    run, table, plan_maker<piece_slots>{slots}, [&](auto& shared) {
+      return make_pieces(slots, table, seed_of(o), shared, run.place.device);
+    });
   auto const report = [&] {
-    auto const ran = model.trace();
+    auto const rows = (*pieces).slots();
     if (run.leads())
-      report_pools(
-        o, vocabulary_system::in_slots, model.plan(), ran, sizes, vocabulary_system::pools);
+      report_in_slots(o, vocabulary_system::in_slots, rows);
   };
   return train_and_hold(
-    run, model, report, [&] { return sharded_device(o.size, cut, seed_of(run.o)); });
+    run, *pieces, report, [&] { return vocabulary_system::one_device(o, table); });
 }
 
 exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {

@@ -225,6 +225,9 @@ public:
   }
   [[nodiscard]] std::vector<host_stage<float>>& stages() { return host_.pieces; }
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
+  [[nodiscard]] std::vector<device_row> slots() const {
+    return pool_rows(plan_.view(), trace(), sizes_, gathered_pools);
+  }
   [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
   [[nodiscard]] round_sizes const& sizes() const { return sizes_; }
 
@@ -291,7 +294,6 @@ private:
 struct round_system {
   static constexpr char const* one_device_has = "";
   static constexpr char const* in_slots = "Weights and gradients loaded from the host";
-  static constexpr auto const& pools = gathered_pools;
 
   //! As many stages as asked for; those that are not, as in the list that takes least.
   static pp::round_stages list(options const& o) {

@@ -12,11 +12,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
 #include "../host/host_stage.hpp"
-#include "../slot_sizes.hpp"
+#include "../stages.hpp"
 
 namespace gpt {
 
@@ -305,12 +308,49 @@ struct shard_sizes {
   std::vector<layer_range> stages;
   shard_of_stage which;
 
+  //! What reports tell of.
+  [[nodiscard]] static std::span<named_pool const> pools() {
+    static constexpr named_pool all[] = {{"activations", pp::slot_class::activation},
+                                         {"for weights", pp::slot_class::weight_input}};
+    return all;
+  }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     step_cut const whole(1, cut_sequence(size.sequence, 1));
     return stage_bytes<host_machine<float>>(
       size, size_of_shard(size, which), stages[maker.stage], whole, of, {});
   }
 };
+
+//! What the slots of such stages take.
+struct shard_slots {
+  model_size size;
+  shard_of_stage which;
+
+  [[nodiscard]] shard_sizes operator()(pp::timetable_view table,
+                                       std::vector<std::int64_t> const&) const {
+    return {size, cut_model(size, table.over.extents), which};
+  }
+};
+
+//! A shard of every stage, or of those of a device.
+//! @param devices all, or the only one
+template <class Sums>
+[[nodiscard]] stages_by_way<tensor_stage<Sums>> make_shards(shard_slots const& slots,
+                                                            pp::timetable_view table,
+                                                            std::uint64_t seed,
+                                                            std::span<shard_device<Sums>> devices,
+                                                            std::optional<int> only = {}) {
+  auto const held = cut_model(slots.size, table.over.extents);
+  return make_by_way<tensor_stage<Sums>>(table, only, [&](std::size_t, int number, int device) {
+    return std::make_unique<tensor_stage<Sums>>(
+      slots.size,
+      held[static_cast<std::size_t>(number)],
+      table.over.extents.microbatches,
+      seed,
+      slots.which,
+      devices[only ? 0 : static_cast<std::size_t>(device)]);
+  });
+}
 
 //! The microbatches in the order in which a stage adds up the gradients of its weights.
 //! @throws std::invalid_argument where those of inputs do not come in the order of microbatches

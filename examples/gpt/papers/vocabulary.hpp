@@ -33,48 +33,39 @@ public:
 
 using piece_sizes = sharded_slot_sizes<host_machine<float>>;
 
+//! What the slots of such pieces take.
+struct piece_slots {
+  model_size size;
+  int barriers;
+
+  [[nodiscard]] piece_sizes operator()(pp::timetable_view table,
+                                       std::vector<std::int64_t> const&) const {
+    return {size, cut_around(size, table, barriers)};
+  }
+};
+
+//! All pieces, or those of a device.
+//! @param work by device, or that of the only one
+[[nodiscard]] inline stages_by_way<sharded_piece>
+make_pieces(piece_slots const& slots,
+            pp::timetable_view table,
+            std::uint64_t seed,
+            std::vector<host::device_work<float>>& work,
+            std::optional<int> only = {}) {
+  auto const cut = cut_around(slots.size, table, slots.barriers);
+  return make_by_way<sharded_piece>(table, only, [&](std::size_t, int number, int device) {
+    auto& space = work[only ? 0 : static_cast<std::size_t>(device)];
+    return std::make_unique<sharded_piece>(slots.size, number, cut, seed, space);
+  });
+}
+
 //! Such a model on the threads of this process.
-class sharded_pipeline {
-public:
+struct sharded_pipeline : model_on_threads<copies_of<sharded_piece>, plan_maker<piece_slots>> {
   //! @param table of a with_vocabulary schedule
-  sharded_pipeline(model_size const& size,
-                   pp::timetable_view table,
-                   int barriers,
-                   std::uint64_t seed)
-      : work_(static_cast<std::size_t>(table.over.extents.devices)),
-        sizes_{size, cut_around(size, table, barriers)}, plan_(pp::lower(table, sizes_)) {
-    for (int number = 0; number < table.over.extents.stages(); ++number) {
-      stages_.emplace_back(size,
-                           number,
-                           sizes_.cut,
-                           seed,
-                           work_[static_cast<std::size_t>(pp::device_of(table, number))]);
-    }
-    runner_ = std::make_unique<pp::thread_runner<std::vector<sharded_piece>>>(plan_, stages_);
-  }
-
-  double step(batch const& pieces) {
-    for (auto& each : stages_)
-      each.set_batch(pieces);
-    runner_->step();
-    return stages_.back().loss();
-  }
-  void update(adamw const& optimizer, std::int64_t step) {
-    for (auto& each : stages_)
-      each.update(optimizer, step);
-  }
-  [[nodiscard]] std::vector<sharded_piece>& stages() { return stages_; }
-  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
-
-  [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
-  [[nodiscard]] piece_sizes const& sizes() const { return sizes_; }
-
-private:
-  std::vector<host::device_work<float>> work_; // by device
-  piece_sizes sizes_;
-  pp::plan plan_;
-  std::vector<sharded_piece> stages_;
-  std::unique_ptr<pp::thread_runner<std::vector<sharded_piece>>> runner_;
+  sharded_pipeline(piece_slots const& slots, pp::timetable_view table, std::uint64_t seed)
+      : model_on_threads(table, whole_lengths(slots.size, table), {slots}, [&](auto& shared) {
+          return make_pieces(slots, table, seed, shared);
+        }) {}
 };
 
 //! The same pieces on one device, one unit after the other.
@@ -213,8 +204,6 @@ struct vocabulary_system {
   static constexpr char const* one_device_has = " that has all shards";
   static constexpr char const* in_slots =
     "Activations of layers and logits of the output layer's shards in slots";
-  static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation},
-                                         {"logits", pp::slot_class::logits}};
 
   //! @throws std::invalid_argument where there are none, or an option does not go with these
   static pp::dynamic_timetable plan(options const& o) {
@@ -230,7 +219,7 @@ struct vocabulary_system {
     return table;
   }
   static sharded_pipeline pipeline(options const& o, pp::timetable_view table) {
-    return {o.size, table, barriers_of(o), seed_of(o)};
+    return {{o.size, barriers_of(o)}, table, seed_of(o)};
   }
   static sharded_device one_device(options const& o, pp::timetable_view table) {
     return {o.size, cut_around(o.size, table, barriers_of(o)), seed_of(o)};

@@ -245,19 +245,12 @@ struct spoiled_stage : stage_copies {
   // NOLINTNEXTLINE(google-explicit-constructor): it is the same stage
   spoiled_stage(stage_copies passes) : stage_copies(std::move(passes)) {}
 
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    of.front()->for_each_parameter(visit); // there is one copy
-  }
-  void refresh() { of.front()->refresh(); }
-  void join_replicas() {}
-
   void gradients_ready(pp::context const& where) {
     int const step = announced++;
     if (!where.last_stage() || (step != 3 && step != 7 && step != 8)) {
       return;
     }
-    for_each_parameter([step](auto& p) {
+    of.front()->for_each_parameter([step](auto& p) { // there is one copy
       p.gradient.front() = step == 3 ? std::numeric_limits<float>::infinity() : 50.0F;
     });
   }
