@@ -28,6 +28,9 @@ namespace gpt {
 
 namespace registry = pipelining::registry;
 
+//! How a process tells of its progress: over and over in one line of a terminal, or line by line.
+enum class telling : std::uint8_t { nothing, in_a_line, line_by_line };
+
 //! Everything that can be chosen. The defaults make the run that `scripts/demo` shows.
 struct options {
   std::string schedule{registry::names::seq1f1b};
@@ -49,7 +52,7 @@ struct options {
   std::string checkpoint;  //!< a folder; empty: none
   std::int64_t every = 10; //!< steps between two checkpoints
   bool help = false;
-  bool tells = true; //!< of its progress; of the ranks of a run, one does
+  telling tells = telling::in_a_line; //!< of the ranks of a run, one does
   //! Tokens of the sequence of each microbatch, which follow from the schedule.
   std::vector<std::int64_t> lengths;
 };

@@ -6,6 +6,7 @@
 //! devices, stages or shards can go on from them; and the run that it is of, all that changes its
 //! numbers, as lines that ranks and checkpoints compare.
 
+#include <pipe/cluster/checkpoint.hpp>
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
 
@@ -27,6 +28,7 @@
 #include <vector>
 
 #include "host/arithmetic.hpp"
+#include "tools/support/termination.hpp"
 #include "training.hpp"
 
 namespace gpt {
@@ -188,22 +190,6 @@ struct saved_steps {
   [[nodiscard]] bool wants(std::int64_t done) const {
     return !files.folder.empty() && (done % every == 0 || done == steps);
   }
-  //! Reads the newest checkpoint, where there is one. @return whether there is
-  //! @param find the step of it: `find(tensors)` of those that are wanted here
-  template <class Find>
-  bool load(std::vector<pp::state_tensor> const& tensors, Find find) {
-    std::optional<std::int64_t> const newest = find(tensors);
-    if (newest)
-      (void)pp::load_tensors(files, first = *newest, tensors);
-    return newest.has_value();
-  }
-  //! The same where no other process has a part in it.
-  bool load_alone(std::vector<pp::state_tensor> const& tensors) {
-    return load(tensors, [this](auto const& wanted) {
-      auto const whole = pp::checkpoints_of(files, wanted);
-      return whole.empty() ? std::nullopt : std::optional(whole.back());
-    });
-  }
 };
 
 //! All that the next step of a model depends on, as tensors of the whole one: what this process
@@ -302,20 +288,29 @@ struct checkpointed_model {
   saved_steps saved;
   std::int64_t done = 0; //!< steps so far
 
-  //! Goes on from a checkpoint, where there is one. @param load of `saved`: `load(tensors)`
-  template <class Load>
-  void restore(Load load) {
+  //! Goes on from the newest checkpoint, where there is one. @return what was read for it
+  //! @param find the step of it: `find(tensors)` of those that are wanted here
+  template <class Find>
+  pp::loaded_bytes restore(Find find) {
     if (saved.files.folder.empty())
-      return;
+      return {};
+    // [snippet restore]
     model_state state(model);
-    if (load(state.tensors())) {
-      done = saved.first;
-      state.use();
-    }
+    std::optional<std::int64_t> const newest = find(state.tensors());
+    if (!newest)
+      return {};
+    pp::loaded_bytes const bytes = pp::load_tensors(saved.files, *newest, state.tensors());
+    state.use();
+    // [snippet restore]
+    saved.first = done = *newest;
+    return bytes;
   }
   //! The same where no other process has a part in it.
   void restore_alone() {
-    restore([this](auto const& wanted) { return saved.load_alone(wanted); });
+    restore([this](auto const& wanted) {
+      auto const whole = pp::checkpoints_of(saved.files, wanted);
+      return whole.empty() ? std::nullopt : std::optional(whole.back());
+    });
   }
   //! Whether there are steps left. @param tells where they begin, if not at the beginning
   [[nodiscard]] bool has_steps(bool tells = true) const {
@@ -357,6 +352,39 @@ struct checkpointed_model {
     model.finish();
   }
   [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
+};
+
+//! The same on one of several ranks, which end together, or not at all.
+template <class Model, class Store>
+struct rank_in_training : checkpointed_model<Model> {
+  Store& line; //!< of the pipeline
+  int replica;
+  std::int64_t microbatches; //!< of one replica
+
+  //! Goes on from the newest checkpoint that all ranks of a store have. Collective.
+  //! @param name of the start, or of the attempt
+  template <class All>
+  pp::loaded_bytes
+  agree(All& everyone, int rank, std::string const& name, std::chrono::nanoseconds deadline) {
+    auto const& files = this->saved.files;
+    // [snippet agree]
+    return this->restore([&](std::vector<pp::state_tensor> const& wanted) {
+      return pp::agree_on_checkpoint(
+        everyone, files, wanted, rank, pp::ranks_of(files.layout), name, deadline);
+    });
+    // [snippet agree]
+  }
+  //! @param pieces of all replicas
+  double step(batch const& pieces) {
+    if (example::asked_to_end(line))
+      this->model.fail("was told to end (SIGTERM)");
+    return this->model.step(share_of(pieces, replica, microbatches));
+  }
+  void update(adamw const& optimizer, std::int64_t step) {
+    checkpointed_model<Model>::update(optimizer, step);
+    if (stop_wanted) // after this step here, perhaps after another one elsewhere
+      this->model.fail("was interrupted");
+  }
 };
 
 //! All steps; the optimizer's are between them, or part of their plans.

@@ -16,15 +16,16 @@
 #include <pipe/view/figures.hpp>
 #include <pipe/view/text.hpp>
 
+#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <numeric>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "report.hpp"
@@ -61,6 +62,30 @@ bool check_system_bits(options const& o, text_to_learn const& text, pp::timetabl
     different,
     expected.size());
   return same && different == 0;
+}
+
+//! The passes of a timetable on its first device, one microbatch after the other.
+//! @pre stages have one copy each, and passes do not run in pairs
+[[nodiscard]] inline pp::dynamic_timetable on_one_device(pp::timetable_view table) {
+  pp::dynamic_timetable alone{.over = table.over.copy()};
+  auto& extents = alone.over.extents;
+  extents.where = pp::placement::custom;
+  alone.over.holders.assign(static_cast<std::size_t>(extents.stages() * extents.routes()), 0);
+  std::vector<int> order(static_cast<std::size_t>(table.size()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&table](int a, int b) {
+    return std::pair(table.passes[a].microbatch, table.starts[a]) <
+           std::pair(table.passes[b].microbatch, table.starts[b]);
+  });
+  for (int const entry : order) {
+    auto const now = static_cast<double>(alone.passes.size());
+    alone.passes.push_back(table.passes[entry]);
+    alone.starts.push_back(now);
+    alone.ends.push_back(now + 1);
+  }
+  alone.offsets.assign(static_cast<std::size_t>(alone.over.view().row_count()) + 1, table.size());
+  alone.offsets.front() = 0;
+  return alone;
 }
 
 //! Makes the folder for files before any work, so that a long run does not end without them.

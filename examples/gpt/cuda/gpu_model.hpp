@@ -64,7 +64,10 @@ struct clipped_gpu_stage : gpu_copies {
   clipping const* how = nullptr;
   std::int64_t undone = 0;
 
-  void contribute(pp::context const& where, pp::output row) { of.front()->contribute(where, row); }
+  void contribute(pp::context const& where, pp::output row) {
+    of.front()->join_replicas(static_cast<cudaStream_t>(where.stream));
+    of.front()->contribute(where, row);
+  }
   //! Of rows on the host. @see clipped_stage
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
     return clipped_step(how->largest_norm, all).accepts();
@@ -133,6 +136,8 @@ public:
     this->run_plan();
     if (this->ways().size() > 1)
       add_up_copies();
+    if (!model::clips) // else before the clipping, in the plan
+      for_each([&](gpu_stage& each) { each.join_replicas(on()); });
     return reports_loss() ? this->ways().front().back()->loss_sum() / static_cast<double>(tokens_)
                           : 0;
   }
@@ -165,14 +170,6 @@ public:
   template <class Visit>
   void for_each_gradient(Visit visit) const {
     for_each([&](gpu_stage const& each) { each.for_each_gradient(visit); });
-  }
-  //! The same without what replicas have added up when it was scattered.
-  template <class Visit>
-  void for_each_own_gradient(Visit visit) const {
-    for_each([&](gpu_stage const& each) {
-      if (!each.is_gathered())
-        each.for_each_gradient(visit);
-    });
   }
   //! All gradients become zero, without a step of the optimizer.
   void clear_gradients() {

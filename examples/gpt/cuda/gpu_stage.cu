@@ -345,10 +345,12 @@ void gpu_stage::collect_gradients(pp::context const& where, pp::output out) {
 void gpu_stage::scatter_gradients(pp::context const& where, pp::input in) {
   visit_gathered(*of_, [&](auto& stage) { stage.scatter_gradients(where, in); });
 }
-bool gpu_stage::is_gathered() const {
-  bool found = false;
-  visit_gathered(*of_, [&](auto&) { found = true; });
-  return found;
+void gpu_stage::join_replicas(cudaStream_t stream) {
+  bool scattered = false;
+  visit_gathered(*of_, [&](auto&) { scattered = true; });
+  if (over_replicas_ && !scattered)
+    for_each_gradient(
+      [&](float* gradient, std::int64_t count) { over_replicas_(gradient, count, stream); });
 }
 void gpu_stage::run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
   of_->visit([&](auto& stage) { gpt::run_half(stage, kind, given, half); });
@@ -375,10 +377,6 @@ void gpu_stage::set_cut(step_cut const& cut) {
 }
 void gpu_stage::contribute(pp::context const& where, pp::output row) {
   auto const stream = static_cast<cudaStream_t>(where.stream);
-  if (over_replicas_) {
-    for_each_gradient(
-      [&](float* gradient, std::int64_t count) { over_replicas_(gradient, count, stream); });
-  }
   bool const here = of_->visit_weights([&](auto& stage) {
     of_->clipped->contribute(
       stage.weights(), [&](std::size_t i) { return of_->counts[i]; }, row.data, stream);

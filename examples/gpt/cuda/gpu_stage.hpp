@@ -58,8 +58,7 @@ struct gpu_run {
   shard_of_stage shard{}; //!< of every stage
   sum_over_gpus sum{};    //!< over all shards of a stage; wanted where there are several
   sum_over_gpus copies{}; //!< over both copies of a stage; wanted where one is on another GPU
-  //! Over all replicas, where the optimizer is part of the plan.
-  sum_over_gpus over_replicas{};
+  sum_over_gpus over_replicas{}; //!< all of them
   sum_of<double> over_rows{}; //!< over all ranks of a pipeline, where clipping is not in the plan
   int replicas = 1; //!< of the pipeline: the sum of their gradients is that of all microbatches
   clipping const* clip = nullptr; //!< must outlive the run; null: gradients are not clipped
@@ -116,11 +115,12 @@ public:
   void use_weights(pp::context const& where, pp::input in);
   void collect_gradients(pp::context const& where, pp::output out);
   void scatter_gradients(pp::context const& where, pp::input in);
-  //! Whether they are, and its gradients of all replicas added up when they are scattered.
-  [[nodiscard]] bool is_gathered() const;
 
   void set_text(batch const& pieces, cudaStream_t stream);
   void set_cut(step_cut const& cut);
+
+  //! Adds its gradients up over all replicas, if there are others. Those that were scattered are.
+  void join_replicas(cudaStream_t stream);
 
   // With clipping, be it part of the plan or after it: these follow the passes.
   void contribute(pp::context const& where, pp::output row);

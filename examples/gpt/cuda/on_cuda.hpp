@@ -244,33 +244,24 @@ struct first_step {
   std::vector<float> gradients;
 };
 
-//! The same on the host. @param o with the lengths of all sequences
-[[nodiscard]] inline first_step
-step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
-  auto const barriers = barriers_in(o);
-  if (exchange_in(o)) {
-    auto device = exchange_system::one_device(o, table);
-    double const loss = device.step(pieces);
-    return {loss, gradients_of(device)};
-  }
-  if (!barriers) {
-    single_device<float> device(o.size, 1, cut_whole(o.lengths), seed_of(o));
-    double const loss = device.step(pieces);
-    return {loss, gradients_of(device)};
-  }
-  auto cut = cut_around(o.size, table, *barriers);
-  cut.step = step_cut(static_cast<std::int64_t>(o.lengths.size()),
-                      cut_sequence(o.size.sequence, table.over.extents.chunks));
-  sharded_device device(o.size, cut, seed_of(o));
-  double const loss = device.step(pieces);
-  return {loss, gradients_of(device)};
-}
-
 //! The timetable of the chosen schedule, of stages, of parts of them or of pieces around them.
 [[nodiscard]] inline pp::dynamic_timetable chosen_timetable(options const& o) {
   return barriers_in(o)   ? vocabulary_system::plan(o)
          : exchange_in(o) ? exchange_system::plan(o)
                           : timetable_of(o, name_of(o));
+}
+
+//! The same on the host. @param o with all microbatches of the step, and their lengths
+[[nodiscard]] inline first_step step_on_host(options const& o, batch const& pieces) {
+  auto const step_of = [&](auto device) {
+    double const loss = device.step(pieces);
+    return first_step{loss, gradients_of(device)};
+  };
+  if (barriers_in(o))
+    return step_of(vocabulary_system::one_device(o, chosen_timetable(o)));
+  if (exchange_in(o))
+    return step_of(exchange_system::one_device(o, chosen_timetable(o)));
+  return step_of(single_device<float>(o.size, 1, cut_whole(o.lengths), seed_of(o)));
 }
 
 //! A model on virtual devices of this GPU.
@@ -357,7 +348,7 @@ template <class Clock>
 bool compare_system(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
   auto const& c = o.common;
   auto const devices = static_cast<long long>(c.devices);
-  auto const host = step_on_host(c, table, pieces);
+  auto const host = step_on_host(c, pieces);
   auto const found = step_of<Clock>(o, table, pieces);
   double const error = relative_error(found.gradients, host.gradients);
   std::printf(
@@ -374,7 +365,7 @@ bool compare_system(gpu_options const& o, pp::timetable_view table, batch const&
     std::abs(found.loss - host.loss) < 0.002 * host.loss && error < allowed_error(o.numbers);
   if (!exchange_in(c))
     return near_host;
-  auto const alone = step_of<Clock>(o, exchange_system::on_one_device(c, table), pieces);
+  auto const alone = step_of<Clock>(o, on_one_device(table), pieces);
   auto const different = differences(found.gradients, alone.gradients);
   std::printf("%lld virtual devices, held against one that splits attention alike: %zu of %zu "
               "gradients differ, its loss is %.6f\n",

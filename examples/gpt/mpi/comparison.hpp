@@ -117,12 +117,12 @@ void step_of_replicas(Device& device,
 //! @param update what follows its passes
 template <class Device, class Before, class Update>
 [[nodiscard]] trained train_alone(options const& o,
-                                  std::int64_t replicas,
+                                  int replicas,
                                   text_to_learn const& text,
                                   Device& device,
                                   Before before,
                                   Update update) {
-  batches all(o, text, 0, replicas);
+  batches all(of_all_replicas(o, replicas), text, 0);
   trained alone;
   for (std::int64_t step = 0; step < o.steps; ++step) {
     auto const pieces = all.next();

@@ -14,9 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -136,7 +134,8 @@ public:
         pipeline_(run.groups.pipeline), mean_(run.replicas()),
         runner_(plan_, microbatches_, run.line(), pipeline_, run.runner_options()) {}
 
-  void step(batch const& pieces) {
+  //! @return the mean loss on the first rank: each has those of its microbatches
+  double step(batch const& pieces) {
     if (fails_)
       fail("failed in this step: it was told to, by --fail-at");
     device_.set_batch(pieces);
@@ -146,16 +145,6 @@ public:
       home_.end();
       mean_.take(*this);
     });
-  }
-  //! The next step fails, where the last group is at home.
-  void fail_in_next_step(bool fails) {
-    fails_ = fails && runner_.rank() + 1 == static_cast<int>(groups_.size());
-  }
-  //! One step of the optimizer, of the group that is at home here.
-  void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
-
-  //! The mean loss of the step, on the first rank: each has those of its microbatches. Collective.
-  [[nodiscard]] std::optional<double> loss() const {
     std::vector<float> all(device_.losses().size());
     MPI_Reduce(device_.losses().data(),
                all.data(),
@@ -164,16 +153,21 @@ public:
                MPI_SUM,
                0,
                pipeline_); // of one number and zeros
-    double sum = 0;
-    for (float const x : all)
-      sum += static_cast<double>(x);
-    return runner_.rank() == 0 ? std::optional(sum / static_cast<double>(cut_.tokens()))
-                               : std::nullopt;
+    return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(cut_.tokens());
   }
+  [[nodiscard]] bool reports_loss() const { return runner_.rank() == 0; }
+  void finish() {} //!< nothing is under way between steps
+  [[nodiscard]] pp::dynamic_timetable trace() { return runner_.trace(); }
+  //! The next step fails, where the last group is at home.
+  void fail_in_next_step(bool fails) {
+    fails_ = fails && runner_.rank() + 1 == static_cast<int>(groups_.size());
+  }
+  //! One step of the optimizer, of the group that is at home here.
+  void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
 
   //! By device, of the last step. Collective.
   [[nodiscard]] std::vector<travelled_bytes> bytes() {
-    auto const ran = runner_.trace();
+    auto const ran = trace();
     auto const own = device_.sent_bytes();
     std::vector<std::int64_t> sent(groups_.size());
     MPI_Allgather(&own, 1, MPI_INT64_T, sent.data(), 1, MPI_INT64_T, pipeline_);

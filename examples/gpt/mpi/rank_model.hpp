@@ -12,9 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -95,17 +93,21 @@ public:
 
   //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
   //! the optimizer.
-  void step(batch const& pieces) {
+  //! @return the loss, where it is known
+  double step(batch const& pieces) {
     this->for_each_stage([&](std::size_t, stage_type& stage) { stage.set_batch(pieces); });
     this->run_plan();
-    if constexpr (model::clips)
-      return; // the optimizer has stepped, with means
-    outside_of(this->runner(), [&] {
-      this->for_each_called([&](Place& each) { each.add_copy(wait_for_copies_); });
-      this->for_each_called([](Place& each) { each.mean.share(); });
-      this->for_each_called([](Place& each) { each.mean.finish(*each.here()); });
-    });
+    if constexpr (!model::clips) { // else the optimizer has stepped, with means
+      outside_of(this->runner(), [&] {
+        this->for_each_called([&](Place& each) { each.add_copy(wait_for_copies_); });
+        this->for_each_called([](Place& each) { each.mean.share(); });
+        this->for_each_called([](Place& each) { each.mean.finish(*each.here()); });
+      });
+    }
+    Place const& last = this->called().back();
+    return reports_loss_ ? last.here()->loss() + last.with_copy.other_loss() : 0;
   }
+  [[nodiscard]] bool reports_loss() const { return reports_loss_; }
 
   //! The last stage throws in the next step, where it is here.
   void fail_in_next_step(bool fails) { this->called().back().fails = fails; }
@@ -123,11 +125,6 @@ public:
     return found;
   }
 
-  [[nodiscard]] std::optional<double> loss() {
-    Place const& last = this->called().back();
-    return reports_loss_ ? std::optional(last.here()->loss() + last.with_copy.other_loss())
-                         : std::nullopt;
-  }
   //! The devices that have the stages, and then those of their second copies, if there are any.
   [[nodiscard]] std::vector<int> const& homes() const { return homes_; }
 

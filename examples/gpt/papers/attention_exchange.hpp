@@ -17,7 +17,6 @@
 
 #include "../system.hpp"
 #include "exchanged_stage.hpp"
-#include "tools/support/exchange_on_one_device.hpp"
 
 namespace gpt {
 
@@ -126,14 +125,8 @@ struct exchange_system {
   static exchanged_pipeline<> pipeline(options const& o, pp::timetable_view table) {
     return {o.size, schedule(o), table, seed_of(o)};
   }
-  //! The stages of a timetable on its first device, with the microbatches of o.lengths.
-  static pp::dynamic_timetable on_one_device(options const& o, pp::timetable_view table) {
-    examples::exchange_on_one_device<exchange_schedule> const alone{schedule(o)};
-    return pp::make_timetable(alone,
-                              {table.over.extents.devices, static_cast<int>(o.lengths.size())});
-  }
   static exchanged_pipeline<> one_device(options const& o, pp::timetable_view table) {
-    return {o.size, schedule(o), on_one_device(o, table), seed_of(o)};
+    return pipeline(o, on_one_device(table));
   }
 };
 

@@ -2,22 +2,73 @@
 #pragma once
 
 //! @file
-//! @brief The GPT with its vocabulary in shards: every device has a part of the embedding and of
-//! the output layer. The same pieces run in a pipeline, or on one device one after the other.
+//! @brief The GPT with its vocabulary in shards, on the host: every device has a part of the
+//! embedding and of the output layer.
 
 #include <pipe/planner/registry/named_schedules.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
-#include "../host/vocabulary.hpp"
 #include "../system.hpp"
+#include "vocabulary_stage.hpp"
 
 namespace gpt {
+
+namespace host {
+
+template <class T, class Value>
+void tabulate(T* to, std::int64_t count, stream, Value value) {
+  for (std::int64_t i = 0; i < count; ++i)
+    to[i] = value(i);
+}
+template <class Work>
+void for_each_part(token_rows rows, Work work) {
+  for (std::int64_t token = 0; token < rows.tokens; ++token)
+    work(token, 0, 1);
+}
+
+//! Statistics [tokens, 3].
+inline void make_statistics(float* statistics, logits_of_shard<stream> const& of) {
+  for (std::int64_t t = 0; t < of.tokens; ++t) {
+    std::span<float const> const row(of.logits + t * of.bytes.count(),
+                                     static_cast<std::size_t>(of.bytes.count()));
+    std::uint8_t const next = of.next_bytes[t];
+    token_statistics one{*std::max_element(row.begin(), row.end()), 0, 0};
+    for (float const logit : row)
+      one.sum += std::exp(logit - one.largest);
+    one.next = of.bytes.holds(next) ? row[static_cast<std::size_t>(next - of.bytes.begin)] : 0;
+    std::copy_n(&one.largest, statistics_width, statistics + statistics_width * t);
+  }
+}
+
+//! The losses of tokens, and the gradient of a shard's logits for `share` times their sum.
+inline void cross_entropy_of_shards(float* losses,
+                                    float* gradient,
+                                    logits_of_shard<stream> const& of,
+                                    told_by_shards const& statistics,
+                                    float share) {
+  auto const count = of.bytes.count();
+  for (std::int64_t t = 0; t < of.tokens; ++t) {
+    auto const all = join(statistics, t);
+    std::uint8_t const next = of.next_bytes[t];
+    float* const row = gradient + t * count;
+    for (std::int64_t v = 0; v < count; ++v)
+      row[v] = share * std::exp(of.logits[t * count + v] - all.largest) / all.sum;
+    if (of.bytes.holds(next))
+      row[next - of.bytes.begin] -= share;
+    losses[t] = std::log(all.sum) + all.largest - all.next;
+  }
+}
+
+} // namespace host
 
 //! A piece on the host.
 class sharded_piece : public trained_on_host<sharded_stage<host_machine<float>>> {
@@ -68,130 +119,6 @@ struct sharded_pipeline : model_on_threads<copies_of<sharded_piece>, plan_maker<
         }) {}
 };
 
-//! The same pieces on one device, one unit after the other.
-class sharded_device {
-public:
-  sharded_device(model_size const& size, sharded_cut const& cut, std::uint64_t seed)
-      : sizes_{size, cut}, slots_(static_cast<std::size_t>(2 * cut.shards + cut.stages)) {
-    auto const most = static_cast<std::size_t>(size.sequence * 2 * (size.width + 2));
-    for (std::int64_t number = 0; number < 2 * cut.shards + cut.stages; ++number) {
-      pieces_.emplace_back(size, number, cut, seed, work_);
-      made_.emplace_back(most);
-      given_.emplace_back(most);
-    }
-  }
-
-  double step(batch const& pieces) {
-    for (auto& each : pieces_)
-      each.set_batch(pieces);
-    for (std::int64_t m = 0; m < sizes_.cut.step.microbatches(); ++m) {
-      auto const chunks = sizes_.cut.step.chunks(m);
-      std::vector<std::vector<std::vector<float>>> gradients(static_cast<std::size_t>(chunks));
-      for (std::int64_t c = 0; c < chunks; ++c) {
-        forward({m, c});
-        gradients[static_cast<std::size_t>(c)] = given_; // of the shards of the output layer
-      }
-      for (std::int64_t c = chunks; c-- > 0;) {
-        given_ = gradients[static_cast<std::size_t>(c)];
-        backward({m, c});
-      }
-    }
-    return pieces_.back().loss();
-  }
-  void update(adamw const& optimizer, std::int64_t step) {
-    for (auto& each : pieces_)
-      each.update(optimizer, step);
-  }
-  [[nodiscard]] std::vector<sharded_piece>& stages() { return pieces_; }
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    for (auto& each : pieces_)
-      each.for_each_parameter(visit);
-  }
-
-private:
-  using all_numbers = std::vector<std::vector<float>>; // by piece
-
-  //! Calls a pass of a piece, which reads so many of these.
-  template <class Pass>
-  void run(Pass pass,
-           std::int64_t piece,
-           unit u,
-           all_numbers& from,
-           std::int64_t first,
-           std::int64_t count,
-           std::vector<pp::output> const& to) {
-    auto const at = static_cast<std::size_t>(piece);
-    std::vector<pp::input> inputs;
-    for (auto i = first; i < first + count; ++i)
-      inputs.push_back(read(message_in(from[static_cast<std::size_t>(i)])));
-    auto where = slots_[at].at(sizes_.cut.step, u, [&](pp::slot_class of) {
-      return sizes_.bytes(of,
-                          pp::row_writer::make(pp::pass_kind::forward,
-                                               static_cast<int>(piece),
-                                               static_cast<int>(u.microbatch),
-                                               static_cast<int>(u.chunk)));
-    });
-    where.inputs = inputs;
-    where.outputs = to;
-    pass(pieces_[at], where, to.empty() ? pp::output{} : to.front());
-  }
-  void forward(unit u) {
-    auto const shards = sizes_.cut.shards;
-    auto const barriers = sizes_.cut.barriers;
-    std::int64_t const behind = shards + sizes_.cut.stages;
-    auto const go = [](auto& piece, pp::context const& where, pp::output out) {
-      piece.forward(where, {}, out);
-    };
-    for (std::int64_t i = 0; i < behind + shards; ++i) {
-      auto const at = static_cast<std::size_t>(i);
-      std::vector<pp::output> to{message_in(made_[at])};
-      if (i >= behind && barriers == 1)
-        to.push_back(message_in(given_[at]));
-      if (i <= shards)
-        run(go, i, u, made_, 0, i < shards ? 0 : shards, to);
-      else
-        run(go, i, u, made_, std::min(i, behind) - 1, 1, to);
-    }
-    for (std::int64_t i = behind; i < behind + shards; ++i) {
-      if (barriers == 1)
-        run([](auto& piece, auto const& where, auto) { piece.backward_weight(where); },
-            i,
-            u,
-            made_,
-            behind,
-            shards,
-            {});
-      else
-        run(back, i, u, made_, behind, shards, {message_in(given_[static_cast<std::size_t>(i)])});
-    }
-  }
-  void backward(unit u) {
-    auto const shards = sizes_.cut.shards;
-    std::int64_t const behind = shards + sizes_.cut.stages;
-    for (std::int64_t i = behind; i-- > 0;) {
-      std::int64_t const first = i + 1 == behind ? behind : i < shards ? shards : i + 1;
-      run(back,
-          i,
-          u,
-          given_,
-          first,
-          i + 1 == behind ? shards : 1,
-          {message_in(given_[static_cast<std::size_t>(i)])});
-    }
-  }
-  static void back(sharded_piece& piece, pp::context const& where, pp::output out) {
-    piece.backward(where, {}, out);
-  }
-
-  piece_sizes sizes_;
-  host::device_work<float> work_;
-  std::vector<own_slots> slots_; // by piece
-  std::vector<sharded_piece> pieces_;
-  all_numbers made_;
-  all_numbers given_; // gradients of their inputs
-};
-
 //! Of the chosen adapter, as with_vocabulary has them.
 [[nodiscard]] inline int barriers_of(options const& o) {
   return o.own.adapted == registry::adapter::vocabulary_1   ? 1
@@ -221,8 +148,8 @@ struct vocabulary_system {
   static sharded_pipeline pipeline(options const& o, pp::timetable_view table) {
     return {{o.size, barriers_of(o)}, table, seed_of(o)};
   }
-  static sharded_device one_device(options const& o, pp::timetable_view table) {
-    return {o.size, cut_around(o.size, table, barriers_of(o)), seed_of(o)};
+  static sharded_pipeline one_device(options const& o, pp::timetable_view table) {
+    return pipeline(o, on_one_device(table));
   }
 };
 
