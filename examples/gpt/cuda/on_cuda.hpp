@@ -57,16 +57,20 @@ struct gpu_options {
 
 //! @param ranks of a run over NCCL: as many devices, unless told otherwise; 0: on one GPU
 //! @throws std::invalid_argument with one line for the user
-[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
+[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& words,
                                                   int ranks = 0) {
   gpu_options chosen;
-  std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
-  words.insert(words.end(), given.begin(), given.end());
-  chosen.numbers = detail::take_word(words, "--bf16") ? operands::bf16 : operands::float32;
-  chosen.graph = detail::take_word(words, "--graph");
-  chosen.deadline = std::chrono::seconds(detail::take_number(words, "--deadline", 60));
-  chosen.common = read_options(words);
-  if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
+  bool bf16 = false;
+  std::int64_t deadline = chosen.deadline.count();
+  options usual;
+  usual.size.width = 256;
+  usual.devices = ranks > 0 ? 0 : usual.devices;
+  detail::known_option const of_gpus[] = {
+    {"--bf16", &bf16}, {"--graph", &chosen.graph}, {"--deadline", &deadline, 1000000}};
+  chosen.common = read_options(words, usual, of_gpus);
+  chosen.numbers = bf16 ? operands::bf16 : operands::float32;
+  chosen.deadline = std::chrono::seconds(deadline);
+  if (chosen.common.devices == 0) {
     auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
     chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
   }
