@@ -64,22 +64,25 @@ bool check_system_bits(options const& o, text_to_learn const& text, pp::timetabl
   return same && different == 0;
 }
 
-//! The passes of a timetable on its first device, one microbatch after the other.
-//! @pre stages have one copy each, and passes do not run in pairs
-[[nodiscard]] inline pp::dynamic_timetable on_one_device(pp::timetable_view table) {
+//! The passes of a timetable on its first device, none of them next to another.
+//! @param in_turn one microbatch after the other; else as they start in the timetable
+//! @pre stages have one copy each
+[[nodiscard]] inline pp::dynamic_timetable on_one_device(pp::timetable_view table,
+                                                         bool in_turn = true) {
   pp::dynamic_timetable alone{.over = table.over.copy()};
   auto& extents = alone.over.extents;
   extents.where = pp::placement::custom;
   alone.over.holders.assign(static_cast<std::size_t>(extents.stages() * extents.routes()), 0);
   std::vector<int> order(static_cast<std::size_t>(table.size()));
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&table](int a, int b) {
-    return std::pair(table.passes[a].microbatch, table.starts[a]) <
-           std::pair(table.passes[b].microbatch, table.starts[b]);
-  });
+  auto const turn = [&](int entry) {
+    return std::pair(in_turn ? table.passes[entry].microbatch : 0, table.starts[entry]);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return turn(a) < turn(b); });
   for (int const entry : order) {
     auto const now = static_cast<double>(alone.passes.size());
     alone.passes.push_back(table.passes[entry]);
+    alone.passes.back().overlapped = false;
     alone.starts.push_back(now);
     alone.ends.push_back(now + 1);
   }

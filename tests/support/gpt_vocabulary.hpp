@@ -57,6 +57,20 @@ public:
 private:
   using all_numbers = std::vector<std::vector<float>>; // by piece
 
+  //! What the slots of a piece are of.
+  struct bytes_of_piece {
+    piece_sizes const& sizes;
+    int piece;
+
+    [[nodiscard]] step_cut const& cut() const { return sizes.cut.step; }
+    [[nodiscard]] std::int64_t bytes(pp::slot_class of, unit u) const {
+      return sizes.bytes(of,
+                         pp::row_writer::make(pp::pass_kind::forward,
+                                              piece,
+                                              static_cast<int>(u.microbatch),
+                                              static_cast<int>(u.chunk)));
+    }
+  };
   //! Calls a pass of a piece, which reads so many of these.
   template <class Pass>
   void run(Pass pass,
@@ -70,13 +84,7 @@ private:
     std::vector<pp::input> inputs;
     for (auto i = first; i < first + count; ++i)
       inputs.push_back(read(message_in(from[static_cast<std::size_t>(i)])));
-    auto where = slots_[at].at(sizes_.cut.step, u, [&](pp::slot_class of) {
-      return sizes_.bytes(of,
-                          pp::row_writer::make(pp::pass_kind::forward,
-                                               static_cast<int>(piece),
-                                               static_cast<int>(u.microbatch),
-                                               static_cast<int>(u.chunk)));
-    });
+    auto where = slots_[at].at(bytes_of_piece{sizes_, static_cast<int>(piece)}, u);
     where.inputs = inputs;
     where.outputs = to;
     pass(pieces_[at], where, to.empty() ? pp::output{} : to.front());

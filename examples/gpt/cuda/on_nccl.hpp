@@ -223,7 +223,7 @@ bool compare_with_host(gpu_options const& o,
   double expected = 0; // of the first replica
   std::vector<float> mine;
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    tensor_device host(c.size, table, here.layout.shards, seed_of(c));
+    auto host = tensor_system::one_device(c, table);
     double const one = host.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {

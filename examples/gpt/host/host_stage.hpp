@@ -221,48 +221,36 @@ template <class Number>
   return {of.slot, of.data, of.bytes};
 }
 
-//! Slots of a stage that no plan has: of the units of so many microbatches at once.
+//! Slots of a stage that no plan has, of the units of one microbatch at once.
 class own_slots {
 public:
-  explicit own_slots(std::int64_t microbatches = 1)
-      : sequences_(static_cast<std::size_t>(microbatches)) {}
-
-  //! For a pass of a unit. @param bytes of a class, for that unit
-  template <class Bytes>
-  [[nodiscard]] pp::context at(step_cut const& cut, unit u, Bytes bytes) {
+  //! For a pass of a unit. @param stage tells its cut, and its bytes
+  template <class Stage>
+  [[nodiscard]] pp::context at(Stage const& stage, unit u) {
     using enum pp::slot_class;
-    auto& here = sequences_[static_cast<std::size_t>(u.microbatch) % sequences_.size()];
-    auto const chunks = static_cast<std::size_t>(cut.chunks(u.microbatch));
-    here.units.resize(std::max(here.units.size(), chunks));
-    auto& of_unit = here.units[static_cast<std::size_t>(u.chunk)];
+    auto const chunks = static_cast<std::size_t>(stage.cut().chunks(u.microbatch));
+    units_.resize(std::max(units_.size(), chunks));
+    auto& of_unit = units_[static_cast<std::size_t>(u.chunk)];
     pp::context where;
     where.microbatch = static_cast<int>(u.microbatch);
     where.chunk = static_cast<int>(u.chunk);
     auto const put = [&](pp::slot_class of, std::vector<std::byte>& memory, pp::buffer& to) {
-      memory.resize(std::max(memory.size(), static_cast<std::size_t>(bytes(of))));
+      memory.resize(std::max(memory.size(), static_cast<std::size_t>(stage.bytes(of, u))));
       to = {0, memory.data(), static_cast<std::int64_t>(memory.size())};
     };
     put(activation, of_unit.kept, where.activation);
     put(weight_input, of_unit.between, where.weight_input);
-    put(sequence, here.state, where.state);
-    put(sequence_gradient, here.state_gradient, where.state_gradient);
+    put(sequence, state_, where.state);
+    put(sequence_gradient, state_gradient_, where.state_gradient);
     return where;
-  }
-  //! The same of a stage that tells its bytes.
-  template <class Stage>
-  [[nodiscard]] pp::context at(Stage const& stage, unit u) {
-    return at(stage.cut(), u, [&](pp::slot_class of) { return stage.bytes(of, u); });
   }
 
 private:
   struct unit_slots {
     std::vector<std::byte> kept, between;
   };
-  struct sequence_slots {
-    std::vector<unit_slots> units{};
-    std::vector<std::byte> state{}, state_gradient{};
-  };
-  std::vector<sequence_slots> sequences_;
+  std::vector<unit_slots> units_{}; // chunks
+  std::vector<std::byte> state_{}, state_gradient_{};
 };
 
 //! Adds up the gradients of two copies of a stage: both have the sum then.

@@ -2,9 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Ranks of pipelines whose stages are shards, of layers (tensor parallel) or of the
-//! vocabulary with layers between; and of WeiPipe, whose microbatches stay while weights travel
-//! round the ring of ranks: between steps every rank has the parameters of one group of layers.
+//! @brief Ranks of WeiPipe, whose microbatches stay while weights travel round the ring of ranks:
+//! between steps every rank has the parameters of one group of layers.
 
 #include <pipe/cluster/store.hpp>
 #include <pipe/mpi/mpi.hpp>

@@ -143,6 +143,11 @@ public:
       all.push_back(device.counts);
     return all;
   }
+  //! A shard of a stage.
+  [[nodiscard]] stage_shard& shard(int of, int number) {
+    auto const& all = pipelines_[static_cast<std::size_t>(number)]->ways().front();
+    return *all[static_cast<std::size_t>(of)];
+  }
   template <class Visit>
   void for_each_parameter(Visit visit) {
     for (auto& each : pipelines_)
@@ -203,14 +208,14 @@ struct tensor_system {
              o.schedule + " is not; take stp, 1f1b or a V shape");
     }
     for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-      (void)weight_order(table, stage);
+      check_inputs_order(table, stage);
     return table;
   }
   static tensor_pipeline pipeline(options const& o, pp::timetable_view table) {
     return {o.size, table, shards_of_stages(o), seed_of(o)};
   }
-  static tensor_device one_device(options const& o, pp::timetable_view table) {
-    return {o.size, table, shards_of_stages(o), seed_of(o)};
+  static tensor_pipeline one_device(options const& o, pp::timetable_view table) {
+    return pipeline(o, on_one_device(table, false)); // weights add up as in the schedule
   }
   static void report(options const& o, pp::timetable_view, tensor_pipeline const& model) {
     report_shard(o, model.slots(), model.trace(), model.counts());
