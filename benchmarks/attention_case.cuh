@@ -157,13 +157,7 @@ public:
                                          part(value_, 0, n, s_.key_heads),
                                          part(output_, begin, end, s_.heads),
                                          rows(begin, end)};
-    if (family == at::kernel_family::portable) {
-      auto const best = at::key_splits_on_device<Dim, element, Mask>(p);
-      at::forward_on_device<Dim>(
-        p, t, Mask{}, at::plain{}, nullptr, at::detail::splits_in(scratch(), p, best));
-    } else {
-      at::forward_on_gpu<Dim>(p, t, scratch(), Mask{}, at::plain{}, nullptr);
-    }
+    at::forward_on_gpu<Dim>(p, t, scratch(family), Mask{}, at::plain{}, nullptr);
   }
 
   template <class Mask>
@@ -179,14 +173,7 @@ public:
                                           part(query_gradient_, begin, end, s_.heads),
                                           part(key_gradient_, 0, n, s_.key_heads),
                                           part(value_gradient_, 0, n, s_.key_heads)};
-    if (family == at::kernel_family::portable) {
-      auto const mean = at::dense_rows(scratch_.data(), 1, s_.heads, end - begin);
-      auto const sums =
-        at::query_sums::in(scratch_.data() + at::detail::floats_of_means(p), p, family);
-      at::backward_on_device<Dim>(p, t, mean, sums, Mask{}, at::plain{}, nullptr);
-    } else {
-      at::backward_on_gpu<Dim>(p, t, scratch(), Mask{}, at::plain{}, nullptr);
-    }
+    at::backward_on_gpu<Dim>(p, t, scratch(family), Mask{}, at::plain{}, nullptr);
   }
 
   //! Inputs, and what forward wrote last.
@@ -226,18 +213,21 @@ public:
 private:
   [[nodiscard]] std::int64_t queries() const { return s_.tokens * s_.heads * Dim; }
   [[nodiscard]] std::int64_t keys() const { return s_.tokens * s_.key_heads * Dim; }
-  [[nodiscard]] at::gpu_scratch scratch() const { return {scratch_.data(), scratch_.count()}; }
+  [[nodiscard]] at::gpu_scratch scratch(at::kernel_family family) const {
+    return {.data = scratch_.data(),
+            .count = scratch_.count(),
+            .portable = family == at::kernel_family::portable};
+  }
 
   //! Enough for every chunk: short ones want parts of the keys.
   [[nodiscard]] std::int64_t scratch_floats() const {
     std::int64_t most = s_.tokens * s_.heads;
     for (std::int64_t chunks = 1; chunks <= 8; ++chunks) {
       auto const p = chunk<at::causal>(s_.tokens - s_.tokens / chunks, s_.tokens);
-      auto const parts = at::key_splits_on_device<Dim, element, at::causal>(p);
-      most = std::max({most,
-                       at::forward_scratch<Dim, element>(p),
-                       at::key_splits::scratch(p, parts),
-                       at::backward_scratch(p)});
+      for (bool const portable : {false, true}) {
+        most = std::max(most, at::forward_scratch<Dim, element>(p, 0, portable));
+      }
+      most = std::max(most, at::backward_scratch(p));
     }
     return most;
   }

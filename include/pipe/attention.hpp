@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Attention on the host, and its parameters, masks and scores. Kernels for GPUs are in
-//! <pipe/attention/forward.cuh> and <pipe/attention/backward.cuh>.
+//! <pipe/attention/on_gpu.cuh>.
 
 #include <pipe/config.hpp>
 

@@ -207,7 +207,7 @@ inline void count_last_visits(work& out) {
 //! it.
 template <class Shape, class Call>
 void visit_steps(Call const& c,
-                 at::query_sums const& sums,
+                 at::detail::query_sums const& sums,
                  at::detail::key_work const& piece,
                  at::position_range const& seen,
                  work& out) {
@@ -227,8 +227,8 @@ template <int Dim, at::query_order Order, class Mask>
 void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   using shape = at::detail::hopper_backward_shape<Dim>;
   auto const p = parameters_of(c, at::detail::value_dim(Dim));
-  at::query_sums sums;
-  sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
+  at::detail::query_sums sums;
+  sums.steps = static_cast<int>(at::detail::query_sums::steps_of(p, at::kernel_family::hopper));
   at::detail::share_work(
     sums, p, Order, {shape::keys, shape::step}, on.multiprocessors, on.cache_bytes);
   at::detail::backward_call<__nv_bfloat16, Mask, at::plain> const call{p, {}, {}, m, {}, 1};
@@ -255,7 +255,7 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.visited_objects = static_cast<int>(c.batch * c.heads) * sums.steps;
   out.own_objects = out.result_objects = streams * tiles;
   out.adds_results = true;
-  out.result_slices = at::query_sums::slices;
+  out.result_slices = at::detail::query_sums::slices;
   out.blocks = blocks;
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;

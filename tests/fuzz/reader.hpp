@@ -4,7 +4,7 @@
 //! @file
 //! @brief What the fuzzers share: readers by name, and what a refusal must look like.
 
-#include <pipe/cluster/json_cursor.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/flow/quote.hpp>
 
 #include <cstdlib>

@@ -34,14 +34,14 @@ using window_of_document = at::both<at::sliding_window, at::document>;
     JOIN(backward, DIM, TYPE, name)(                                                               \
       const __grid_constant__ at::detail::hopper_backward_maps maps,                               \
       const __grid_constant__ at::detail::backward_call<ELEMENT, mask, at::plain> call,            \
-      const __grid_constant__ at::query_sums sums) {                                               \
+      const __grid_constant__ at::detail::query_sums sums) {                                       \
     at::detail::backward_hopper_block<DIM, at::query_order::kept>(call, maps, sums, memory);       \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<DIM>::threads, 1) \
     JOIN(backward_free, DIM, TYPE, name)(                                                          \
       const __grid_constant__ at::detail::hopper_backward_maps maps,                               \
       const __grid_constant__ at::detail::backward_call<ELEMENT, mask, at::plain> call,            \
-      const __grid_constant__ at::query_sums sums) {                                               \
+      const __grid_constant__ at::detail::query_sums sums) {                                       \
     at::detail::backward_hopper_block<DIM, at::query_order::free>(call, maps, sums, memory);       \
   }
 #else
@@ -50,18 +50,19 @@ using window_of_document = at::both<at::sliding_window, at::document>;
                                                at::detail::forward_shape<DIM>::blocks)             \
     JOIN(forward, DIM, TYPE, name)(                                                                \
       const __grid_constant__ at::detail::forward_call<ELEMENT, mask, at::plain> call) {           \
-    at::detail::run_forward_block<at::detail::forward_shape<DIM>>(call, at::detail::no_key_splits{}, memory);                 \
+    at::detail::run_forward_block<at::detail::forward_shape<DIM>>(                                 \
+      call, at::detail::no_key_splits{}, memory);                                                  \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::backward_shape<DIM>::threads)           \
     JOIN(backward, DIM, TYPE, name)(                                                               \
       const __grid_constant__ at::detail::backward_call<ELEMENT, mask, at::plain> call,            \
-      const __grid_constant__ at::query_sums sums) {                                               \
+      const __grid_constant__ at::detail::query_sums sums) {                                       \
     at::detail::run_backward_block<DIM, at::query_order::kept>(call, sums, memory);                \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::backward_shape<DIM>::threads)           \
     JOIN(backward_free, DIM, TYPE, name)(                                                          \
       const __grid_constant__ at::detail::backward_call<ELEMENT, mask, at::plain> call,            \
-      const __grid_constant__ at::query_sums sums) {                                               \
+      const __grid_constant__ at::detail::query_sums sums) {                                       \
     at::detail::run_backward_block<DIM, at::query_order::free>(call, sums, memory);                \
   }
 #endif

@@ -62,8 +62,7 @@ struct attention_call_of {
   explicit attention_call_of(at::parameters const& of = some_parameters, unsigned seed = 1)
       : p(of), query(query_count()), key(key_count()), value(value_count()), output(output_count()),
         output_gradient(output_count()), query_gradient(query_count()), lse(row_count()),
-        mean(row_count()), sums(sum_count()), key_gradient(key_count()),
-        value_gradient(value_count()) {
+        scratch(scratch_count()), key_gradient(key_count()), value_gradient(value_count()) {
     std::mt19937 random(seed);
     query.fill(random);
     key.fill(random);
@@ -76,8 +75,8 @@ struct attention_call_of {
   std::int64_t row_count() const { return p.batch * p.heads * p.query_length; }
   //! What either family sums dQ in.
   std::int64_t sum_count() const {
-    return std::max(at::query_sums::scratch(p, at::kernel_family::portable),
-                    at::query_sums::scratch(p, at::kernel_family::hopper));
+    return std::max(at::detail::query_sums::scratch(p, at::kernel_family::portable),
+                    at::detail::query_sums::scratch(p, at::kernel_family::hopper));
   }
   //! What backward_scratch says: dO . O in 16 bytes, then the sums of dQ.
   std::int64_t scratch_count() const { return (row_count() + 3) / 4 * 4 + sum_count(); }
@@ -132,7 +131,7 @@ struct attention_call_of {
 
   at::parameters p;
   device_array<element> query, key, value, output, output_gradient, query_gradient;
-  device_array<float> lse, mean, sums, key_gradient, value_gradient;
+  device_array<float> lse, scratch, key_gradient, value_gradient;
 };
 
 using attention_call = attention_call_of<__nv_bfloat16>;

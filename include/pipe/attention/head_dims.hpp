@@ -30,11 +30,16 @@ namespace detail {
 [[nodiscard]] PIPELINING_HOST_DEVICE constexpr int value_dim(int dims) {
   return dims < 65536 ? dims : dims / 65536;
 }
-//! Whether kernels are built for these head dims.
-[[nodiscard]] constexpr bool are_kernel_dims(int dims) {
-  return dims == 64 || dims == 80 || dims == 96 || dims == 112 || dims == 128 || dims == 256 ||
-         dims == head_dims(192, 128);
-}
+//! The head dims of a kernel.
+template <int Dim>
+struct kernel_dims {
+  static_assert(Dim == 64 || Dim == 80 || Dim == 96 || Dim == 112 || Dim == 128 || Dim == 256 ||
+                  Dim == head_dims(192, 128),
+                "attention: the head dim of kernels must be 64, 80, 96, 112, 128, 256 or "
+                "head_dims(192, 128), because tiles of other widths are not laid out");
+  static constexpr int query = query_dim(Dim); //!< of queries and keys
+  static constexpr int value = value_dim(Dim); //!< of values and outputs
+};
 [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool is_power_of_two(int n) {
   return n > 0 && (n & (n - 1)) == 0;
 }

@@ -14,7 +14,7 @@ namespace pipelining::inline v0_3::attention {
 //! @brief The kernels there are.
 enum class kernel_family : std::uint8_t {
   portable, //!< mma.sync, compute capability 8.0 and up
-  hopper,   //!< wgmma and tensor copies, compute capability 9.0 alone
+  hopper,   //!< wgmma and tensor copies, compute capability 9.0 only
 };
 
 //! @brief Why a family was chosen.
@@ -22,6 +22,7 @@ enum class choice_reason : std::uint8_t {
   all_there,     //!< hopper: the GPU and the program have what it takes
   other_gpu,     //!< portable: the compute capability is not 9.0
   no_code,       //!< portable: nothing in the program is compiled for sm_90a
+  asked,         //!< portable: the caller asked for them
   strides,       //!< portable: the tensor copies of Hopper cannot take these strides
   few_registers, //!< portable: the sm_90a code launches with fewer registers than it shares out
   unclear        //!< portable: the runtime does not report which code it has loaded
@@ -48,8 +49,9 @@ struct kernel_choice {
   case choice_reason::other_gpu: return "the GPU has another compute capability than 9.0";
   case choice_reason::no_code:
     return "this program has no sm_90a code; compile with -gencode arch=compute_90a,code=sm_90a";
+  case choice_reason::asked: return "the call asks for them";
   case choice_reason::strides:
-    return "the tensor copies of Hopper take strides above 0 and below 2^40 bytes alone";
+    return "the tensor copies of Hopper take strides above 0 and below 2^40 bytes only";
   case choice_reason::few_registers:
     return "the sm_90a code of this program has too few registers; compile without -maxrregcount";
   case choice_reason::unclear:

@@ -9,20 +9,20 @@
 #include <cstdint>
 #include <string>
 
-namespace pipelining::inline v0_3::attention {
+namespace pipelining::inline v0_3::attention::detail {
 
-//! @brief Memory for the results of a forward call after each part of the keys.
+//! Memory for the results of a forward call after each part of the keys.
 struct key_splits {
   float* output = nullptr;      //!< [count, batch, heads, query_length, value_dim], dense
   float* log_sum_exp = nullptr; //!< [count, batch, heads, query_length], dense
   std::int32_t count = 1;       //!< parts, of tiles as equal in number as can be
 
-  //! @brief Numbers that output and log_sum_exp have to hold, together.
+  //! Numbers that output and log_sum_exp have to hold, together.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, std::int32_t count) {
     return count * p.batch * p.heads * p.query_length * (p.dim_of_values() + 1);
   }
 
-  //! @brief The parts in scratch(p, count) numbers from `start` on.
+  //! The parts in scratch(p, count) numbers from `start` on.
   [[nodiscard]] static constexpr key_splits
   in(float* start, parameters const& p, std::int32_t count) {
     auto const rows = count * p.batch * p.heads * p.query_length;
@@ -30,23 +30,10 @@ struct key_splits {
   }
 };
 
-namespace detail {
-
 //! All keys at once.
 struct no_key_splits {
   static constexpr std::int32_t count = 1; //!< parts that the keys are cut into
 };
-
-//! @param work pieces of work without parts
-inline void check_key_splits(key_splits const& splits, std::int64_t work) {
-  if (splits.count < 1 || work * splits.count > 0x7fffffff) {
-    refuse("keys cannot be cut into " + std::to_string(splits.count) + " parts");
-  }
-  if (splits.count > 1 && (splits.output == nullptr || splits.log_sum_exp == nullptr ||
-                           reinterpret_cast<std::uintptr_t>(splits.output) % 16 != 0)) {
-    refuse("keys in parts need scratch that begins at a multiple of 16 bytes");
-  }
-}
 
 //! Into how many parts to cut the keys, so that pieces of work fill the rounds of a GPU.
 //!
@@ -100,6 +87,4 @@ template <class Shape>
     pieces_of<Shape>(p), (p.key_length + Shape::keys - 1) / Shape::keys, free * blocks);
 }
 
-} // namespace detail
-
-} // namespace pipelining::inline v0_3::attention
+} // namespace pipelining::inline v0_3::attention::detail

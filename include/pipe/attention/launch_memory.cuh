@@ -6,6 +6,7 @@
 //! and launches by them.
 
 #include <pipe/attention/hopper/tensor_map.cuh>
+#include <pipe/attention/parameters.hpp>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
 
@@ -144,6 +145,21 @@ private:
 };
 
 namespace detail {
+
+//! Encodes a tensor for tiles of so many rows. Without keys no tile of them is taken, but the
+//! engine wants some address.
+template <class Element>
+CUtensorMap map_of(launch_memory& memory,
+                   char const* name,
+                   tensor_view<Element> view,
+                   int rows,
+                   void const* some_address) {
+  if (view.length == 0) {
+    view.data = static_cast<Element*>(const_cast<void*>(some_address));
+  }
+  return memory.encode<Element>(name,
+                                describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
+}
 
 //! Launches a kernel that may use as much shared memory as it needs.
 template <class Call, class... More>

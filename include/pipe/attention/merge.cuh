@@ -7,10 +7,11 @@
 #include <pipe/config.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
-#include <pipe/attention/forward.cuh>
+#include <pipe/attention/built_here.cuh>
 #include <pipe/attention/head_dims.hpp>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/merge.hpp>
 
 #include <cuda_runtime_api.h>

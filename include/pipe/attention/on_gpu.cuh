@@ -8,16 +8,15 @@
 #include <pipe/config.hpp>
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
-#include <pipe/attention/backward.cuh>
-#include <pipe/attention/backward_on_hopper.cuh>
-#include <pipe/attention/forward.cuh>
-#include <pipe/attention/forward_on_hopper.cuh>
+#include <pipe/attention/built_here.cuh>
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/hopper/tensor_map.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/launch_memory.cuh>
+#include <pipe/attention/start_backward.cuh>
+#include <pipe/attention/start_forward.cuh>
 
 #include <cuda_runtime_api.h>
 
@@ -42,6 +41,7 @@ struct gpu_scratch {
   //! Multiprocessors that other kernels hold meanwhile, as NCCL's do: forward cuts keys so that the
   //! others are full.
   std::int32_t held = 0;
+  bool portable = false; //!< takes the portable kernels on any GPU
 };
 
 namespace detail {
@@ -55,10 +55,15 @@ inline void check_gpu(gpu_facts const& gpu) {
   }
 }
 
+//! Floats that there are.
+inline std::int64_t count_of(gpu_scratch const& scratch) {
+  return scratch.data == nullptr ? 0 : scratch.count;
+}
+
 inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
-  if (scratch.count < wanted || (wanted > 0 && scratch.data == nullptr)) {
-    refuse("scratch holds " + std::to_string(scratch.data == nullptr ? 0 : scratch.count) +
-           " floats, but the call needs " + std::to_string(wanted));
+  if (count_of(scratch) < wanted) {
+    refuse("scratch holds " + std::to_string(count_of(scratch)) + " floats, but the call needs " +
+           std::to_string(wanted));
   }
   if (reinterpret_cast<std::uintptr_t>(scratch.data) % 16 != 0) {
     refuse("scratch does not begin at a multiple of 16 bytes");
@@ -67,11 +72,12 @@ inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
 
 //! The kernels for dense tensors on the current GPU.
 //! @param code gives what the program has of those for Hopper; asked where the GPU is one
+//! @param portable as gpu_scratch::portable
 template <class Code>
-kernel_choice choose(launch_memory& memory, Code const& code) {
+kernel_choice choose(launch_memory& memory, Code const& code, bool portable = false) {
   check_gpu(memory.gpu());
-  if (!memory.gpu().is_hopper()) {
-    return {kernel_family::portable, choice_reason::other_gpu};
+  if (portable || !memory.gpu().is_hopper()) {
+    return {kernel_family::portable, portable ? choice_reason::asked : choice_reason::other_gpu};
   }
   switch (code(memory)) {
   case hopper_code::there: return {kernel_family::hopper, choice_reason::all_there};
@@ -89,7 +95,7 @@ kernel_choice choose(launch_memory& memory, Code const& code) {
 
 //! As many parts of the keys as scratch holds, at most `best`.
 inline key_splits splits_in(gpu_scratch const& scratch, parameters const& p, std::int32_t best) {
-  auto const fit = scratch.count / std::max<std::int64_t>(1, key_splits::scratch(p, 1));
+  auto const fit = count_of(scratch) / std::max<std::int64_t>(1, key_splits::scratch(p, 1));
   auto const count = static_cast<std::int32_t>(std::clamp<std::int64_t>(fit, 1, best));
   return count == 1 ? key_splits{} : key_splits::in(scratch.data, p, count);
 }
@@ -122,37 +128,46 @@ template <int Dim,
 
 //! @brief Floats of scratch with which forward_on_gpu is fastest on the current GPU: 0 where the
 //! queries alone fill it. With less the result is the same but for rounding.
-//! @param held as gpu_scratch::held
+//! @param held, portable as of gpu_scratch
 //! @throws as chosen_forward
 template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
-[[nodiscard]] std::int64_t forward_scratch(parameters const& p, std::int32_t held = 0) {
+[[nodiscard]] std::int64_t
+forward_scratch(parameters const& p, std::int32_t held = 0, bool portable = false) {
   launch_memory once;
-  auto const choice = detail::choose(once, detail::forward_code<Dim, Element, Mask, Score, Built>);
+  auto const choice =
+    detail::choose(once, detail::forward_code<Dim, Element, Mask, Score, Built>, portable);
   auto const count =
     choice.family == kernel_family::portable
-      ? detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, once, held)
+      ? detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(once, p, held)
       : detail::key_splits_on_hopper<Dim, Score>(once, p, held);
-  return count == 1 ? 0 : key_splits::scratch(p, count);
+  return count == 1 ? 0 : detail::key_splits::scratch(p, count);
 }
 
 //! @brief Floats of scratch that backward_on_gpu needs, whichever kernels it takes: dO . O of the
 //! queries, and what they sum dQ in. About head_dim + 3 for each query of a head.
 [[nodiscard]] constexpr std::int64_t backward_scratch(parameters const& p) {
-  return detail::floats_of_means(p) + std::max(query_sums::scratch(p, kernel_family::portable),
-                                               query_sums::scratch(p, kernel_family::hopper));
+  return detail::floats_of_means(p) +
+         std::max(detail::query_sums::scratch(p, kernel_family::portable),
+                  detail::query_sums::scratch(p, kernel_family::hopper));
 }
 
 //! @brief Attention of one chunk of queries over the keys cached so far, with the fastest kernels
 //! that the current GPU and the program have.
 //!
+//! Writes O and the natural-log log-sum-exp; a query that sees no key gets O = 0 and -infinity.
+//! With parameters::from = carry::in it goes on from the (O, log-sum-exp) of other keys instead.
+//! Does what attention::forward of the host does, with sums in float and weights rounded to
+//! elements.
+//!
 //! The kernels for Hopper where the GPU has compute capability 9.0, the program is compiled for
-//! sm_90a, and they take the head dim and the strides; those of forward_on_device otherwise. All
-//! compute the same within one tolerance. The same call on the same kind of GPU gives the same
-//! bits.
+//! sm_90a (-gencode arch=compute_90a,code=sm_90a), and strides are above 0; portable ones, of
+//! compute capability 8.0 and up, otherwise. All compute the same within one tolerance. The same
+//! call on the same kind of GPU gives the same bits.
 //!
 //! @tparam Dim elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
 //! @param p       sizes, offsets, scale (above 0)
-//! @param t       as for forward_on_device
+//! @param t       views of device memory, bf16 or fp16, each 16-byte aligned with strides that are
+//!                multiples of 8 elements; shapes as forward_tensors says
 //! @param scratch none, or up to forward_scratch floats: where queries are few, it lets keys be
 //!                worked on in parts side by side
 //! @param m       which pairs are kept; tiles that it skips are neither read nor multiplied
@@ -169,11 +184,15 @@ kernel_choice forward_on_gpu(parameters const& p,
                              Mask const& m,
                              Score const& f,
                              cudaStream_t stream) {
+  static_assert(detail::is_kernel_element<Element>,
+                "attention::forward_on_gpu: elements must be __nv_bfloat16 or __half, because the "
+                "matrix units multiply no others here; use attention::forward for float");
   detail::check_for_kernels<Dim>(p, t);
   detail::check_scratch(scratch, 0);
   launch_memory once;
   auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
-  auto choice = detail::choose(memory, detail::forward_code<Dim, Element, Mask, Score, Built>);
+  auto choice = detail::choose(
+    memory, detail::forward_code<Dim, Element, Mask, Score, Built>, scratch.portable);
   if (choice.family == kernel_family::hopper &&
       !detail::are_strides_of_copies(t.query, t.key, t.value, t.output)) {
     choice = {kernel_family::portable, choice_reason::strides};
@@ -185,9 +204,9 @@ kernel_choice forward_on_gpu(parameters const& p,
     return choice;
   }
   auto const best =
-    scratch.count < key_splits::scratch(p, 2)
+    detail::count_of(scratch) < detail::key_splits::scratch(p, 2)
       ? 1
-      : detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(p, memory, scratch.held);
+      : detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(memory, p, scratch.held);
   detail::start_on_device<Dim, Built>(
     p, t, m, f, stream, detail::splits_in(scratch, p, best), memory);
   return choice;
@@ -196,12 +215,19 @@ kernel_choice forward_on_gpu(parameters const& p,
 //! @brief Gradients of one chunk of queries: writes dQ, adds to the running dK and dV, with the
 //! fastest kernels that the current GPU and the program have.
 //!
-//! The chunks of a sequence come last chunk first, as backward_on_device says.
+//! The chunks of a sequence come last chunk first; start with zeros before the last chunk. After
+//! chunk c, dK and dV of chunk c's own keys are final. With parameters::from = carry::in, dQ is
+//! added to (keys in slices, with the log-sum-exp and O of all keys). One kernel with five products
+//! of tiles, after one that prepares sums; it rounds dQ itself, or a kernel after it does. Every
+//! number of dK and dV is summed by one thread in one order. Several blocks add to one of dQ: in a
+//! kept order, in which each waits for the one before, or as they come. Kernels as forward_on_gpu.
 //!
 //! @tparam Dim   elements of a head: 64, 80, 96, 112, 128, 256, or head_dims(192, 128)
-//! @tparam Order of the sums of dQ, as backward_on_device says
+//! @tparam Order of the sums of dQ. kept: the same call gives the same bits. free: the last bits
+//!               of dQ differ from call to call; faster where few heads leave blocks waiting
 //! @param p       sizes, offsets, scale (above 0): those of the chunk's forward
-//! @param t       as for backward_on_device
+//! @param t       views of device memory, each 16-byte aligned with strides that are multiples of
+//!                16 bytes; shapes as backward_tensors says
 //! @param scratch at least backward_scratch floats
 //! @param m       the mask of forward
 //! @param f       the score of forward
@@ -222,17 +248,20 @@ kernel_choice backward_on_gpu(parameters const& p,
                               Mask const& m,
                               Score const& f,
                               cudaStream_t stream) {
+  static_assert(detail::is_kernel_element<Element>,
+                "attention::backward_on_gpu: elements must be __nv_bfloat16 or __half, because the "
+                "matrix units multiply no others here; use attention::backward for float");
   check(p, t);
   launch_memory once;
   auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
-  auto choice =
-    detail::choose(memory, detail::backward_code<Dim, Element, Mask, Score, Built, Order>);
+  auto choice = detail::choose(
+    memory, detail::backward_code<Dim, Element, Mask, Score, Built, Order>, scratch.portable);
   detail::check_scratch(scratch, backward_scratch(p));
   auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
   auto const sums = [&](kernel_family family) {
-    return query_sums::in(scratch.data + detail::floats_of_means(p), p, family);
+    return detail::query_sums::in(scratch.data + detail::floats_of_means(p), p, family);
   };
-  detail::check_for_kernels<Dim>(p, t, mean);
+  detail::check_for_kernels<Dim>(p, t);
   if (choice.family == kernel_family::hopper &&
       !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
     choice = {kernel_family::portable, choice_reason::strides};

@@ -29,9 +29,7 @@ namespace detail {
   return dim > 128 ? 32 : 64;
 }
 
-} // namespace detail
-
-//! @brief Scratch of the backward kernels: sums of dQ, [batch, heads, steps, queries of a step
+//! Scratch of the backward kernels: sums of dQ, [batch, heads, steps, queries of a step
 //! times head_dim], each step in the order in which lanes add to it, and what is known of each
 //! query.
 struct query_sums {
@@ -59,7 +57,7 @@ struct query_sums {
   }
   //! Steps of the queries of a head.
   [[nodiscard]] static constexpr std::int64_t steps_of(parameters const& p, kernel_family family) {
-    auto const step = detail::queries_of_step(family, p.head_dim);
+    auto const step = queries_of_step(family, p.head_dim);
     return (p.query_length + step - 1) / step;
   }
   //! Tiles of keys, of all key heads and sequences. @param keys of a tile; else of the smallest
@@ -85,7 +83,7 @@ struct query_sums {
   }
   //! Numbers of 4 bytes that it takes.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, kernel_family family) {
-    auto const step = detail::queries_of_step(family, p.head_dim);
+    auto const step = queries_of_step(family, p.head_dim);
     return p.batch * p.heads * steps_of(p, family) *
              (step * (p.head_dim + 2) + halves(family, p.head_dim)) +
            key_tiles(p) * slices + 1;
@@ -94,7 +92,7 @@ struct query_sums {
   //! @param data begins at a multiple of 16 bytes and holds scratch(p, family) numbers
   [[nodiscard]] static query_sums in(float* data, parameters const& p, kernel_family family) {
     auto const steps = p.batch * p.heads * steps_of(p, family);
-    auto const queries = steps * detail::queries_of_step(family, p.head_dim);
+    auto const queries = steps * queries_of_step(family, p.head_dim);
     auto* const numbers = data + queries * p.head_dim;
     auto* const after = reinterpret_cast<std::int32_t*>(numbers + queries * 2);
     auto* const written = after + steps * halves(family, p.head_dim);
@@ -113,5 +111,7 @@ struct query_sums {
     return (batch * static_cast<std::int32_t>(p.heads) + head) * steps;
   }
 };
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3::attention

@@ -5,7 +5,7 @@
 //! @brief The header of a safetensors file, written and read strictly. Header for
 //! pipelining::detail::safetensors_header.
 
-#include <pipe/cluster/json_cursor.hpp>
+#include <pipe/flow/json_cursor.hpp>
 #include <pipe/plan/dtype.hpp>
 
 #include <algorithm>
@@ -65,7 +65,8 @@ bytes_of_tensor(std::string_view dtype, std::vector<std::int64_t> const& shape) 
 }
 
 //! One tensor of the header; its members come in any order.
-[[nodiscard]] inline safetensor read_safetensor(json_cursor& at, std::string const& name) {
+[[nodiscard]] inline safetensor read_safetensor(json_cursor<std::runtime_error>& at,
+                                                std::string const& name) {
   safetensor tensor{.name = name};
   std::vector<std::int64_t> offsets;
   int members = 0;
@@ -222,18 +223,15 @@ read_safetensors_head(std::string const& file, std::string_view head, std::int64
   head = head.substr(8, static_cast<std::size_t>(found.bytes - 8));
   if (!head.starts_with('{'))
     throw std::runtime_error(file + ": the header does not begin with '{'");
-  try {
-    json_cursor at(head);
-    at.object([&](std::string const& name) {
-      if (name == "__metadata__")
-        at.object([&](std::string const& key) { found.metadata.emplace(key, at.text()); });
-      else
-        found.tensors.push_back(detail::read_safetensor(at, name));
-    });
-    at.end();
-  } catch (std::runtime_error const& error) {
-    throw std::runtime_error(file + ": the header is not as the format asks: " + error.what());
-  }
+  std::string const before = file + ": the header is not as the format asks: ";
+  json_cursor<std::runtime_error> at(head, before);
+  at.object([&](std::string const& name) {
+    if (name == "__metadata__")
+      at.object([&](std::string const& key) { found.metadata.emplace(key, at.text()); });
+    else
+      found.tensors.push_back(detail::read_safetensor(at, name));
+  });
+  at.end();
   std::sort(
     found.tensors.begin(), found.tensors.end(), [](safetensor const& a, safetensor const& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;

@@ -273,7 +273,7 @@ inline void read_box(saved_tensor& tensor, std::map<std::string, std::string> co
     return;
   tensor.whole.clear();
   tensor.box.first.clear();
-  json_cursor at(found->second);
+  json_cursor<std::runtime_error> at(found->second);
   at.list([&] { tensor.whole.push_back(at.number()); });
   at.list([&] { tensor.box.first.push_back(at.number()); });
   at.end();

@@ -5,8 +5,6 @@
 //! @brief The index of a file of tensors: their names, with checksums. Header for
 //! pipelining::detail::tensor_index.
 
-#include <pipe/cluster/json_cursor.hpp>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -170,7 +168,7 @@ inline constexpr std::string_view before_index_sum = ",\n\"checksum\":";
 //! @throws std::runtime_error where it is torn or changed.
 [[nodiscard]] inline tensor_index read_index(std::string_view text) {
   tensor_index index;
-  json_cursor at(text);
+  json_cursor<std::runtime_error> at(text);
   at.object([&](std::string const& part) {
     if (part == "checksum")
       (void)at.text();

@@ -6,6 +6,7 @@
 //! read_json and append_quoted.
 
 #include <pipe/flow/flow.hpp>
+#include <pipe/flow/json_cursor.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/training.hpp>
@@ -16,7 +17,8 @@
 #include <pipe/view/figures.hpp>
 
 #include <algorithm>
-#include <cstddef>
+#include <iterator>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -103,31 +105,20 @@ void write_json(text_sink auto& out, timetable_view table, timetable_caption con
 
 namespace detail {
 
-//! Appends the fields of a pass that stands on a line of its own as a line of CSV.
-inline void append_json_pass(std::string& rows, std::string_view line, flow const& declared) {
-  constexpr std::string_view names[] = {"{\"kind\":",
-                                        ",\"stage\":",
-                                        ",\"microbatch\":",
-                                        ",\"chunk\":",
-                                        ",\"start\":",
-                                        ",\"end\":",
-                                        "}"};
-  for (int field = 0; field < 6; ++field) {
-    std::size_t const end = line.find(names[field + 1]); // a kind has no quotes, but escaped ones
-    if (!line.starts_with(names[field]) || end == line.npos)
-      throw std::invalid_argument("JSON: " + quote(line) + " is no pass as write_json writes it");
-    std::string_view const value = line.substr(names[field].size(), end - names[field].size());
-    line.remove_prefix(end);
-    std::string known;
-    for (int kind = 0; field == 0 && kind < declared.kind_count && known != value; ++kind) {
-      known.clear();
-      append_quoted(known, sign(declared, static_cast<pass_kind>(kind)).c_str());
-      if (known == value)
-        append_csv_text(rows, sign(declared, static_cast<pass_kind>(kind)).c_str());
-    }
-    append(
-      rows, field == 0 && known == value ? std::string_view() : value, field == 5 ? "\n" : ",");
-  }
+//! Appends the members of a pass, in any order, as a line of CSV.
+inline void append_json_pass(std::string& rows, json_cursor<std::invalid_argument>& at) {
+  std::string fields[6];
+  at.object([&](std::string const& name) {
+    constexpr std::string_view names[] = {"kind", "stage", "microbatch", "chunk", "start", "end"};
+    auto const field = std::find(std::begin(names), std::end(names), name) - std::begin(names);
+    if (field == std::ssize(names))
+      at.fail("a pass has no member " + quote(name));
+    fields[field] = field == 0 ? at.text() : std::string(at.raw());
+  });
+  append_csv_text(rows, fields[0]);
+  for (std::string const& field : std::span(fields).subspan(1))
+    append(rows, ",", field);
+  append(rows, "\n");
 }
 
 } // namespace detail
@@ -138,15 +129,23 @@ inline void append_json_pass(std::string& rows, std::string_view line, flow cons
 [[nodiscard]] inline dynamic_timetable read_json(std::string_view text,
                                                  flow const& declared = training) {
   std::string rows(detail::csv_heading);
-  for (int device = -1; !text.empty();) {
-    std::string_view const line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    device = line.ends_with(":[") ? -1 : device + (line.starts_with('[') ? 1 : 0);
-    if (!line.starts_with("{\"kind\""))
-      continue;
-    append(rows, device, ",");
-    detail::append_json_pass(rows, line, declared);
-  }
+  detail::json_cursor<std::invalid_argument> at(text, "JSON: ");
+  at.object([&](std::string const&) {
+    int device = 0; // a list for each
+    if (at.peek() != '[')
+      (void)at.raw();
+    else
+      at.list([&] {
+        if (at.peek() != '[')
+          return (void)at.raw();
+        at.list([&] {
+          append(rows, device, ",");
+          detail::append_json_pass(rows, at);
+        });
+        ++device;
+      });
+  });
+  at.end();
   return detail::read_rows(rows, declared, "JSON: pass ", 0);
 }
 

@@ -55,8 +55,9 @@ void remembering(at::parameters const& p,
     p, back, room, {}, {}, nullptr);
 }
 
-void forward_on_hopper(at::parameters const& p, at::forward_tensors<__nv_bfloat16> const& t) {
-  at::forward_on_hopper<64, __nv_bfloat16, at::causal, at::plain, built>(p, t, {}, {}, nullptr);
+at::kernel_choice portable(at::parameters const& p, at::forward_tensors<__nv_bfloat16> const& t) {
+  return at::forward_on_gpu<64, __nv_bfloat16, at::causal, at::plain, built>(
+    p, t, {.portable = true}, {}, {}, nullptr);
 }
 
 } // namespace
@@ -70,7 +71,7 @@ program const PROGRAM{
   forward_next_to,
   backward,
   remembering,
-  forward_on_hopper,
+  portable,
 };
 
 } // namespace gpu_tests

@@ -23,7 +23,7 @@ struct program {
   at::kernel_choice (*chosen_forward)();     // of head dim 64
   at::kernel_choice (*chosen_forward_256)(); // of head dim 256
   at::kernel_choice (*chosen_backward)();
-  std::int64_t (*forward_scratch)(at::parameters const&, std::int32_t held);
+  std::int64_t (*forward_scratch)(at::parameters const&, std::int32_t held, bool portable);
   at::kernel_choice (*forward)(at::parameters const&,
                                at::forward_tensors<__nv_bfloat16> const&,
                                float* scratch,
@@ -47,7 +47,8 @@ struct program {
                       float* scratch,
                       std::int64_t floats,
                       at::launch_memory&);
-  void (*forward_on_hopper)(at::parameters const&, at::forward_tensors<__nv_bfloat16> const&);
+  //! Forward that asks for the portable kernels.
+  at::kernel_choice (*portable)(at::parameters const&, at::forward_tensors<__nv_bfloat16> const&);
 };
 
 extern program const for_80_and_90a;

@@ -152,15 +152,18 @@ TEST_CASE("on gpu: a GPU that no kernel runs on is refused in one sentence") {
   CHECK(standin::counters().kernels == 0);
 }
 
-TEST_CASE("on gpu: kernels for Hopper without code for it are not started") {
-  plug_in(9, 0);
-  attention_call c;
-  for (auto const* calls : {&for_80, &for_80_and_90}) {
-    CHECK(sentence_of([&] { calls->forward_on_hopper(c.p, c.forward()); }) ==
-          "attention: this program has no sm_90a code of the kernels for Hopper; compile with "
-          "-gencode arch=compute_90a,code=sm_90a, or use forward_on_device");
+TEST_CASE("on gpu: a call that asks for the portable kernels gets them on any GPU") {
+  for (int const major : {8, 9}) {
+    plug_in(major, 0);
+    attention_call c;
+    attention_answers const expected(c);
+    auto const chosen = for_80_and_90a.portable(c.p, c.forward());
+    CHECK(at::describe(chosen) == "portable: the call asks for them");
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(standin::summary() == "");
+    c.output.fetch();
+    CHECK(apart(c.output.numbers(), expected.output) < 0.03);
   }
-  CHECK(standin::counters().kernels == 0);
 }
 
 TEST_CASE("on gpu: what tensor copies cannot take goes to the portable kernels") {
@@ -212,26 +215,20 @@ TEST_CASE("on gpu: what tensor copies do not promise to take goes to the portabl
 TEST_CASE("on gpu: code for Hopper that could not run is not started, and a sentence says why") {
   standin::configuration machine;
   std::string word;
-  std::string refusal;
   SUBCASE("compiled for fewer registers than it shares out") {
     machine.registers_per_thread = 120;
     word = "portable: the sm_90a code of this program has too few registers; compile without "
            "-maxrregcount";
-    refusal = "attention: the kernels for Hopper have too few registers in this program; compile "
-              "without -maxrregcount, or use forward_on_device";
   }
   SUBCASE("a runtime that does not report launch bounds") {
     machine.reports_launch_bounds = false;
     word = "portable: the runtime does not report the launch bounds that tell of sm_90a code";
-    refusal = "attention: the runtime does not report the launch bounds that tell whether this "
-              "program has sm_90a code of the kernels for Hopper; use forward_on_device";
   }
   standin::configure(machine);
   attention_call c;
   CHECK(at::describe(for_80_and_90a.chosen_forward()) == word);
   CHECK(at::describe(for_80_and_90a.chosen_backward()) == word);
-  CHECK(sentence_of([&] { for_80_and_90a.forward_on_hopper(c.p, c.forward()); }) == refusal);
-  CHECK(standin::counters().kernels == 0);
+  CHECK(at::describe(for_80_and_90a.forward(c.p, c.forward(), nullptr, 0, nullptr)) == word);
 }
 
 TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds") {
@@ -252,11 +249,11 @@ TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds"
   plug_in(9, 0);
   attention_call c(p);
   attention_answers const expected(c);
-  auto const floats = calls->forward_scratch(p, 0);
-  REQUIRE(floats == at::key_splits::scratch(p, parts));
+  auto const floats = calls->forward_scratch(p, 0, false);
+  REQUIRE(floats == at::detail::key_splits::scratch(p, parts));
   device_array<float> scratch(floats);
   std::uint64_t kernels = 0;
-  for (auto const given : {floats, at::key_splits::scratch(p, 2) - 1, std::int64_t{0}}) {
+  for (auto const given : {floats, at::detail::key_splits::scratch(p, 2) - 1, std::int64_t{0}}) {
     calls->forward(p, c.forward(), scratch.data(), given, nullptr);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     CHECK(standin::summary() == "");
@@ -265,13 +262,18 @@ TEST_CASE("on gpu: scratch lets keys be worked on in parts, as many as it holds"
     c.output.fetch();
     CHECK(apart(c.output.numbers(), expected.output) < 0.03);
   }
+  calls->forward(p, c.forward(), nullptr, floats, nullptr); // no memory, whatever the count says
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().kernels - kernels == 1);
+  kernels = standin::counters().kernels;
   // Next to a kernel that leaves one multiprocessor, parts fill nothing.
-  CHECK(calls->forward_scratch(p, 131) == 0);
+  CHECK(calls->forward_scratch(p, 131, false) == 0);
   calls->forward_next_to(p, c.forward(), scratch.data(), floats, 131);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   CHECK(standin::counters().kernels - kernels == 1);
   p.batch = 200; // enough queries to fill the GPU
-  CHECK(calls->forward_scratch(p, 0) == 0);
+  CHECK(calls->forward_scratch(p, 0, false) == 0);
 }
 
 TEST_CASE("on gpu: scratch that is short or not aligned is refused in one sentence") {

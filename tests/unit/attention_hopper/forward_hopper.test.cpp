@@ -300,7 +300,7 @@ TEST_CASE("hopper forward: parts of the keys, merged, are all keys") {
     std::vector<float> sums(count);
     m.where.add(outputs.data(), outputs.size() * sizeof(float));
     m.where.add(sums.data(), sums.size() * sizeof(float));
-    at::key_splits splits{outputs.data(), sums.data(), parts};
+    at::detail::key_splits splits{outputs.data(), sums.data(), parts};
     auto const first = m.launch("forward_128_split", for_128, call, 5, {}, &splits);
     REQUIRE_MESSAGE(first.clean(), first.text());
     auto const second =

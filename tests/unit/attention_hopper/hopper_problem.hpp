@@ -99,7 +99,7 @@ struct machine {
   bool is_count_left = false; // of pieces, after the last forward
   std::int32_t parts = 1;     // of the heads of a group, in backward
   std::int32_t cut = 0;       // steps of a piece of work there; 0: all
-  std::int32_t cut_tiles = at::query_sums{}.cut_tiles;
+  std::int32_t cut_tiles = at::detail::query_sums{}.cut_tiles;
   std::vector<float> sums; // of dQ, after the last backward: it rounds away in which order they are
 
   //! Blocks take pieces one by one; where `blocks` is 0 there is one for each piece.

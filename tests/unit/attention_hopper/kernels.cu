@@ -48,27 +48,27 @@ extern "C" __global__ void __launch_bounds__(at::detail::hopper_forward_shape<12
     const __grid_constant__ at::detail::hopper_forward_maps maps,
     const __grid_constant__ at::detail::forward_call<__nv_bfloat16, at::causal, at::plain> call,
     const __grid_constant__ at::detail::piece_order order,
-    const __grid_constant__ at::key_splits splits) {
+    const __grid_constant__ at::detail::key_splits splits) {
   at::detail::forward_hopper_block<128>(call, maps, splits, order, memory);
 }
 
 extern "C" __global__ void __launch_bounds__(at::detail::merge_threads) merge_128(
   const __grid_constant__ at::detail::forward_call<__nv_bfloat16, at::causal, at::plain> call,
-  const __grid_constant__ at::key_splits splits) {
+  const __grid_constant__ at::detail::key_splits splits) {
   at::detail::merge_splits_block<128>(call.p, call.t, splits);
 }
 
 #define SUMS(name, dim, element, mask, score)                                                      \
   extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads) start_sums_##name(  \
     const __grid_constant__ at::detail::backward_call<element, mask, score> call,                  \
-    const __grid_constant__ at::query_sums sums) {                                                 \
+    const __grid_constant__ at::detail::query_sums sums) {                                         \
     at::detail::start_sums_block<at::kernel_family::hopper, dim>(call, sums);                      \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(                                                    \
     at::detail::finishing_threads<at::kernel_family::hopper, dim>)                                 \
     finish_sums_##name(                                                                            \
       const __grid_constant__ at::detail::backward_call<element, mask, score> call,                \
-      const __grid_constant__ at::query_sums sums) {                                               \
+      const __grid_constant__ at::detail::query_sums sums) {                                       \
     at::detail::finish_sums_block<at::kernel_family::hopper, dim, element>(call, sums);            \
   }
 
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(at::detail::merge_threads) merge_12
   extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<dim>::threads, 1) \
     backward_##name(const __grid_constant__ at::detail::hopper_backward_maps maps,                 \
                     const __grid_constant__ at::detail::backward_call<element, mask, score> call,  \
-                    const __grid_constant__ at::query_sums sums) {                                 \
+                    const __grid_constant__ at::detail::query_sums sums) {                         \
     at::detail::backward_hopper_block<dim, at::query_order::order>(call, maps, sums, memory);      \
   }
 

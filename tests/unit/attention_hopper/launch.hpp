@@ -4,26 +4,28 @@
 //! @file
 //! @brief What launch.cu offers to launch.test.cpp; the one is compiled by nvcc, the other not.
 
-#include <pipe/attention/key_splits.hpp>
+#include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/parameters.hpp>
-#include <pipe/attention/query_sums.hpp>
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
+
+#include <cstdint>
 
 namespace hopper_tests {
 
 namespace at = pipelining::attention;
 
-void launch_forward(at::parameters const& p,
-                    at::forward_tensors<__nv_bfloat16> const& t,
-                    cudaStream_t stream,
-                    at::key_splits const& splits = {});
+at::kernel_choice launch_forward(at::parameters const& p,
+                                 at::forward_tensors<__nv_bfloat16> const& t,
+                                 cudaStream_t stream,
+                                 float* scratch = nullptr,
+                                 std::int64_t floats = 0);
 
-void launch_backward(at::parameters const& p,
-                     at::backward_tensors<__nv_bfloat16> const& t,
-                     at::row_view<float> mean,
-                     at::query_sums const& sums,
-                     cudaStream_t stream);
+at::kernel_choice launch_backward(at::parameters const& p,
+                                  at::backward_tensors<__nv_bfloat16> const& t,
+                                  float* scratch,
+                                  std::int64_t floats,
+                                  cudaStream_t stream);
 
 } // namespace hopper_tests

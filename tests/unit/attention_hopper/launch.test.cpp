@@ -3,6 +3,7 @@
 // them, and refusals.
 #include "launch.hpp"
 
+#include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/work_order.hpp>
 
 #include <doctest/doctest.h>
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,16 +23,14 @@ namespace {
 using namespace hopper_tests;
 using namespace device_tests;
 
-void launch_backward_of(attention_call& c,
-                        at::parameters const& p,
-                        at::backward_tensors<__nv_bfloat16> const& t,
-                        cudaStream_t stream) {
-  launch_backward(p,
-                  t,
-                  c.rows(c.mean.data()),
-                  at::query_sums::in(c.sums.data(), p, at::kernel_family::hopper),
-                  stream);
+at::kernel_choice launch_backward_of(attention_call& c,
+                                     at::parameters const& p,
+                                     at::backward_tensors<__nv_bfloat16> const& t,
+                                     cudaStream_t stream) {
+  return launch_backward(p, t, c.scratch.data(), c.scratch_count(), stream);
 }
+
+constexpr at::kernel_choice on_hopper{at::kernel_family::hopper, at::choice_reason::all_there};
 
 } // namespace
 
@@ -42,16 +40,12 @@ TEST_CASE("hopper launch: forward on a stream gives the numbers of the double re
   attention_answers const expected(c);
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  device_array<float> scratch(at::key_splits::scratch(c.p, 2));
-  for (auto const& splits : {at::key_splits{}, at::key_splits::in(scratch.data(), c.p, 2)}) {
-    auto const before = standin::counters().kernels;
-    launch_forward(c.p, c.forward(), stream, splits);
-    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-    CHECK(standin::summary() == "");
-    CHECK(standin::counters().kernels - before == splits.count);
-    c.output.fetch();
-    CHECK(apart(c.output.numbers(), expected.output) < 0.03); // two roundings of the largest |v|
-  }
+  CHECK(launch_forward(c.p, c.forward(), stream) == on_hopper);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().kernels == 1);
+  c.output.fetch();
+  CHECK(apart(c.output.numbers(), expected.output) < 0.03); // two roundings of the largest |v|
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
@@ -62,7 +56,7 @@ TEST_CASE("hopper launch: backward on a stream gives the numbers of the double r
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
   launch_forward(c.p, c.forward(), stream);
-  launch_backward_of(c, c.p, c.backward(), stream);
+  CHECK(launch_backward_of(c, c.p, c.backward(), stream) == on_hopper);
   REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
   CHECK(standin::summary() == "");
   CHECK(standin::counters().kernels == 3); // the last blocks that add to dQ round it
@@ -148,8 +142,8 @@ TEST_CASE("hopper launch: heads are worked on together as far as the L2 has room
 
 TEST_CASE("hopper launch: in a kept order sections fill the GPU") {
   auto const section = [](at::parameters const& p, at::query_order order = at::query_order::kept) {
-    at::query_sums sums;
-    sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
+    at::detail::query_sums sums;
+    sums.steps = static_cast<int>(at::detail::query_sums::steps_of(p, at::kernel_family::hopper));
     at::detail::share_work(sums, p, order, {128, 64}, 132, 50 << 20);
     return sums.section;
   };
@@ -242,8 +236,8 @@ TEST_CASE("hopper launch: few blocks share heads and steps, so that each multipr
   auto const shares = [&](at::parameters p, int part_of_keys = 1) {
     p.query_length /= part_of_keys;
     p.query_offset = p.key_length - p.query_length;
-    at::query_sums sums;
-    sums.steps = static_cast<int>(at::query_sums::steps_of(p, at::kernel_family::hopper));
+    at::detail::query_sums sums;
+    sums.steps = static_cast<int>(at::detail::query_sums::steps_of(p, at::kernel_family::hopper));
     at::detail::share_work(sums, p, order, {128, 64}, 132, 50 << 20);
     cut_tiles = sums.cut_tiles;
     return std::pair{sums.parts, sums.cut};
@@ -312,31 +306,12 @@ TEST_CASE("hopper launch: no keys, no queries") {
 }
 
 TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence") {
-  {
-    standin::configuration older;
-    older.compute_major = 8;
-    standin::configure(older);
-    attention_call c;
-    for (auto const& sentence :
-         {sentence_of([&] { launch_forward(c.p, c.forward(), nullptr); }),
-          sentence_of([&] { launch_backward_of(c, c.p, c.backward(), nullptr); })}) {
-      CHECK(sentence.find("compute capability 9.0") != std::string::npos);
-    }
-  }
   standin::configure({});
   attention_call c;
-  auto t = c.forward();
-  t.key.length_stride = -t.key.length_stride;
-  auto const expected = "attention: key has stride -128, but tensor copies need strides above "
-                        "0 and below 2^40 bytes";
-  CHECK(sentence_of([&] { launch_forward(c.p, t, nullptr); }) == expected);
   auto const refused = [&](at::backward_tensors<__nv_bfloat16> const& b) {
     return sentence_of([&] { launch_backward_of(c, c.p, b, nullptr); });
   };
   auto b = c.backward();
-  b.key.length_stride = -b.key.length_stride;
-  CHECK(refused(b) == expected);
-  b = c.backward();
   b.output_gradient.data += 1;
   CHECK(refused(b).find("output gradient does not begin at a multiple of 16 bytes") !=
         std::string::npos);
@@ -345,12 +320,5 @@ TEST_CASE("hopper launch: what the kernels cannot do is refused in one sentence"
   CHECK(refused(b) ==
         "attention: key gradient is [2, 69, 2, 64], but the parameters ask for [batch, "
         "length, heads, dim] = [2, 70, 2, 64]");
-  t = c.forward();
-  at::key_splits splits;
-  splits.count = 2;
-  CHECK_THROWS_WITH_AS(
-    launch_forward(c.p, t, nullptr, splits),
-    "attention: keys in parts need scratch that begins at a multiple of 16 bytes",
-    std::invalid_argument);
   CHECK(standin::counters().kernels == 0);
 }

@@ -33,7 +33,7 @@ using call_type = at::detail::backward_call<__nv_bfloat16, mask_type, at::plain>
 
 extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)
   JOIN(start_sums, DIM)(const __grid_constant__ call_type call,
-                        const __grid_constant__ at::query_sums sums) {
+                        const __grid_constant__ at::detail::query_sums sums) {
   at::detail::start_sums_block<at::kernel_family::hopper, DIM>(call, sums);
 }
 extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<DIM>::threads, 1)
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<D
 #endif
     (const __grid_constant__ at::detail::hopper_backward_maps maps,
      const __grid_constant__ call_type call,
-     const __grid_constant__ at::query_sums sums) {
+     const __grid_constant__ at::detail::query_sums sums) {
 #if defined(MUTANT_FREE)
   constexpr auto order = at::query_order::free;
 #else
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<D
 }
 extern "C" __global__ void __launch_bounds__(256)
   JOIN(finish_sums, DIM)(const __grid_constant__ call_type call,
-                         const __grid_constant__ at::query_sums sums) {
+                         const __grid_constant__ at::detail::query_sums sums) {
   at::detail::finish_sums_block<at::kernel_family::hopper, DIM, __nv_bfloat16>(call, sums);
 }
 #endif

@@ -31,7 +31,7 @@ struct trial {
   ptx::options how;
   std::int32_t cut = 0;            // steps of a piece, in backward
   std::int32_t before = no_window; // keys that a head sees
-  std::int32_t cut_tiles = at::query_sums{}.cut_tiles;
+  std::int32_t cut_tiles = at::detail::query_sums{}.cut_tiles;
 };
 
 std::string off(char const* what, double error) {

@@ -253,9 +253,10 @@ void check_parts(std::string const& name, shape const& tile, std::int64_t dim, s
                   .dim = dim};
   forward_problem<__nv_bfloat16> problem(where, all, 15);
   auto call = problem.call(at::causal{}, at::plain{});
-  std::vector<float> scratch(static_cast<std::size_t>(at::key_splits::scratch(problem.p, parts)));
+  std::vector<float> scratch(
+    static_cast<std::size_t>(at::detail::key_splits::scratch(problem.p, parts)));
   where.add(scratch.data(), scratch.size() * sizeof(float));
-  auto const splits = at::key_splits::in(scratch.data(), problem.p, parts);
+  auto const splits = at::detail::key_splits::in(scratch.data(), problem.p, parts);
   auto const blocks = forward_blocks(problem.p, tile.queries) * static_cast<unsigned>(parts);
   auto const first = ptx::launch_with(
     code, "forward_" + name + "_split", {blocks}, {128}, tile.shared(), {}, call, splits);

@@ -56,12 +56,12 @@ FORWARD_COMPACT(256_alibi, 256, __nv_bfloat16, at::causal, at::alibi)
   extern "C" __global__ void __launch_bounds__(shape::threads, shape::blocks)                      \
     forward_##name##_split(                                                                        \
       const __grid_constant__ at::detail::forward_call<element, mask, score> call,                 \
-      const __grid_constant__ at::key_splits splits) {                                             \
+      const __grid_constant__ at::detail::key_splits splits) {                                     \
     at::detail::run_forward_block<shape>(call, splits, memory);                                    \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(at::detail::merge_threads)                          \
     merge_##name(const __grid_constant__ at::detail::forward_call<element, mask, score> call,      \
-                 const __grid_constant__ at::key_splits splits) {                                  \
+                 const __grid_constant__ at::detail::key_splits splits) {                          \
     at::detail::merge_splits_block<shape::value_dim>(call.p, call.t, splits);                      \
   }
 
@@ -74,21 +74,21 @@ FORWARD_SPLIT(256_alibi, forward_shape_256_alibi, __nv_bfloat16, at::causal, at:
 #define BACKWARD_IN(order, name, dim, element, mask, score)                                        \
   extern "C" __global__ void __launch_bounds__(at::detail::backward_shape<dim, score>::threads)    \
     backward_##name(const __grid_constant__ at::detail::backward_call<element, mask, score> call,  \
-                    const __grid_constant__ at::query_sums sums) {                                 \
+                    const __grid_constant__ at::detail::query_sums sums) {                         \
     at::detail::run_backward_block<dim, at::query_order::order>(call, sums, memory);               \
   }
 #define BACKWARD(name, dim, element, mask, score)                                                  \
   BACKWARD_IN(kept, name, dim, element, mask, score)                                               \
   extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads) start_sums_##name(  \
     const __grid_constant__ at::detail::backward_call<element, mask, score> call,                  \
-    const __grid_constant__ at::query_sums sums) {                                                 \
+    const __grid_constant__ at::detail::query_sums sums) {                                         \
     at::detail::start_sums_block<at::kernel_family::portable, dim>(call, sums);                    \
   }                                                                                                \
   extern "C" __global__ void __launch_bounds__(                                                    \
     at::detail::finishing_threads<at::kernel_family::portable, dim>)                               \
     finish_sums_##name(                                                                            \
       const __grid_constant__ at::detail::backward_call<element, mask, score> call,                \
-      const __grid_constant__ at::query_sums sums) {                                               \
+      const __grid_constant__ at::detail::query_sums sums) {                                       \
     at::detail::finish_sums_block<at::kernel_family::portable, dim, element>(call, sums);          \
   }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Calls of the attention launchers as a user's program makes them.
-#include <pipe/attention/backward.cuh>
-#include <pipe/attention/forward.cuh>
+#include <pipe/attention/on_gpu.cuh>
 
 #include "launch.hpp"
 
@@ -10,27 +9,31 @@ namespace kernel_tests {
 void launch_forward(at::parameters const& p,
                     at::forward_tensors<__nv_bfloat16> const& t,
                     cudaStream_t stream,
-                    at::key_splits const& splits) {
+                    float* scratch,
+                    std::int64_t floats) {
+  at::gpu_scratch const room{.data = scratch, .count = floats, .portable = true};
   if (p.head_dim == 128) {
-    at::forward_on_device<128>(p, t, at::causal{}, at::plain{}, stream, splits);
+    at::forward_on_gpu<128>(p, t, room, at::causal{}, at::plain{}, stream);
   } else {
-    at::forward_on_device<64>(p, t, at::causal{}, at::plain{}, stream, splits);
+    at::forward_on_gpu<64>(p, t, room, at::causal{}, at::plain{}, stream);
   }
 }
 
-std::int32_t key_splits(at::parameters const& p) {
-  return at::key_splits_on_device<128, __nv_bfloat16>(p);
+std::int64_t forward_scratch(at::parameters const& p) {
+  return p.head_dim == 128 ? at::forward_scratch<128, __nv_bfloat16>(p, 0, true)
+                           : at::forward_scratch<64, __nv_bfloat16>(p, 0, true);
 }
 
 void launch_backward(at::parameters const& p,
                      at::backward_tensors<__nv_bfloat16> const& t,
-                     at::row_view<float> mean,
-                     at::query_sums const& sums,
+                     float* scratch,
+                     std::int64_t floats,
                      cudaStream_t stream) {
+  at::gpu_scratch const room{.data = scratch, .count = floats, .portable = true};
   if (p.head_dim == 256) {
-    at::backward_on_device<256>(p, t, mean, sums, at::causal{}, at::plain{}, stream);
+    at::backward_on_gpu<256>(p, t, room, at::causal{}, at::plain{}, stream);
   } else {
-    at::backward_on_device<64>(p, t, mean, sums, at::causal{}, at::plain{}, stream);
+    at::backward_on_gpu<64>(p, t, room, at::causal{}, at::plain{}, stream);
   }
 }
 

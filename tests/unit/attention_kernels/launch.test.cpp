@@ -2,10 +2,13 @@
 // The launchers on the stand-in for the CUDA runtime: what nvcc compiled, launched as users do.
 #include "launch.hpp"
 
+#include <pipe/attention/key_splits.hpp>
+
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -25,16 +28,12 @@ TEST_CASE("launch: forward on a stream gives the numbers of the double reference
   attention_answers const expected(c);
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  device_array<float> scratch(at::key_splits::scratch(c.p, 2));
-  for (auto const& splits : {at::key_splits{}, at::key_splits::in(scratch.data(), c.p, 2)}) {
-    auto const before = standin::counters().kernels;
-    launch_forward(c.p, c.forward(), stream, splits);
-    REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-    CHECK(standin::summary() == "");
-    CHECK(standin::counters().kernels - before == splits.count); // with two parts, a merge
-    c.output.fetch();
-    CHECK(apart(c.output.numbers(), expected.output) < 0.03); // two roundings of the largest |v|
-  }
+  launch_forward(c.p, c.forward(), stream);
+  REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(standin::summary() == "");
+  CHECK(standin::counters().kernels == 1);
+  c.output.fetch();
+  CHECK(apart(c.output.numbers(), expected.output) < 0.03); // two roundings of the largest |v|
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
 }
 
@@ -68,34 +67,18 @@ TEST_CASE("launch: what kernels cannot do is refused in one sentence, before any
   CHECK(standin::counters().kernels == 0);
 }
 
-TEST_CASE("launch: keys in parts want scratch that is there and aligned") {
-  standin::configure({});
-  attention_call c;
-  device_array<float> scratch(at::key_splits::scratch(c.p, 2) + 1);
-  auto const refused = [&](at::key_splits const& splits) {
-    return sentence_of([&] { launch_forward(c.p, c.forward(), nullptr, splits); });
-  };
-  auto const sentence =
-    "attention: keys in parts need scratch that begins at a multiple of 16 bytes";
-  CHECK(refused({nullptr, nullptr, 2}) == sentence);
-  CHECK(refused(at::key_splits::in(scratch.data() + 1, c.p, 2)) == sentence);
-  CHECK(refused({nullptr, nullptr, 0}) == "attention: keys cannot be cut into 0 parts");
-  CHECK(standin::counters().kernels == 0);
-}
-
 TEST_CASE("launch: backward runs three kernels on the stream and checks its call first") {
   standin::configure({});
   attention_call c;
   attention_answers const expected(c);
   launch_forward(c.p, c.forward(), nullptr);
-  auto const sums = at::query_sums::in(c.sums.data(), c.p, at::kernel_family::portable);
-  auto mean = c.rows(c.mean.data());
-  mean.length = 39;
+  auto t = c.backward();
+  t.log_sum_exp.length = 39;
   CHECK(sentence_of([&] {
-          launch_backward(c.p, c.backward(), mean, sums, nullptr);
-        }).find("scratch for dO . O is [2, 4, 39]") != std::string::npos);
+          launch_backward(c.p, t, c.scratch.data(), c.scratch_count(), nullptr);
+        }).find("log-sum-exp is [2, 4, 39]") != std::string::npos);
   CHECK(standin::counters().kernels <= 1); // forward at most
-  launch_backward(c.p, c.backward(), c.rows(c.mean.data()), sums, nullptr);
+  launch_backward(c.p, c.backward(), c.scratch.data(), c.scratch_count(), nullptr);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   CHECK(standin::summary() == "");
   CHECK(standin::counters().kernels == 4); // with forward
@@ -117,8 +100,7 @@ TEST_CASE("launch: backward of the widest heads fits GPUs with 99 KiB of shared 
     }
     c.output.send();
     c.lse.send();
-    auto const sums = at::query_sums::in(c.sums.data(), c.p, at::kernel_family::portable);
-    launch_backward(c.p, c.backward(), c.rows(c.mean.data()), sums, nullptr);
+    launch_backward(c.p, c.backward(), c.scratch.data(), c.scratch_count(), nullptr);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     CHECK(standin::summary() == "");
     check_gradients(c, expected);
@@ -135,16 +117,23 @@ TEST_CASE("launch: two blocks of forward share a multiprocessor, also one with 1
     chunk.batch = 8;
     chunk.query_offset = 3960;
     chunk.key_length = 4000;
-    CHECK(key_splits(chunk) ==
-          at::detail::choose_key_splits(
-            32, (4000 + keys_of_step - 1) / keys_of_step, 2 * machine.processors));
+    auto const parts = at::detail::choose_key_splits(
+      32, (4000 + keys_of_step - 1) / keys_of_step, 2 * machine.processors);
+    CHECK(forward_scratch(chunk) == at::detail::key_splits::scratch(chunk, parts));
+    p.query_length = 20;
+    p.query_offset = 680;
+    p.key_length = 700;
     attention_call c(p);
     attention_answers const expected(c);
-    device_array<float> scratch(at::key_splits::scratch(p, 2));
-    for (auto const& splits : {at::key_splits{}, at::key_splits::in(scratch.data(), p, 2)}) {
-      launch_forward(p, c.forward(), nullptr, splits);
+    auto const floats = forward_scratch(p);
+    REQUIRE(floats >= at::detail::key_splits::scratch(p, 2));
+    device_array<float> scratch(floats);
+    for (auto const given : {std::int64_t{0}, floats}) {
+      auto const before = standin::counters().kernels;
+      launch_forward(p, c.forward(), nullptr, scratch.data(), given);
       REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
       CHECK(standin::summary() == "");
+      CHECK(standin::counters().kernels - before == (given == 0 ? 1 : 2)); // with parts, a merge
       c.output.fetch();
       CHECK(apart(c.output.numbers(), expected.output) < 0.03);
     }

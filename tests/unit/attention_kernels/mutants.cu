@@ -27,16 +27,16 @@ extern "C" __global__ void __launch_bounds__(128, 2)
 }
 extern "C" __global__ void __launch_bounds__(128)
   start_sums_64(const __grid_constant__ backward_call call,
-                const __grid_constant__ at::query_sums sums) {
+                const __grid_constant__ at::detail::query_sums sums) {
   at::detail::start_sums_block<at::kernel_family::portable, 64>(call, sums);
 }
 extern "C" __global__ void __launch_bounds__(128)
   backward_64(const __grid_constant__ backward_call call,
-              const __grid_constant__ at::query_sums sums) {
+              const __grid_constant__ at::detail::query_sums sums) {
   at::detail::run_backward_block<64, at::query_order::kept>(call, sums, memory);
 }
 extern "C" __global__ void __launch_bounds__(256)
   finish_sums_64(const __grid_constant__ backward_call call,
-                 const __grid_constant__ at::query_sums sums) {
+                 const __grid_constant__ at::detail::query_sums sums) {
   at::detail::finish_sums_block<at::kernel_family::portable, 64, __nv_bfloat16>(call, sums);
 }

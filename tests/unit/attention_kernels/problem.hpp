@@ -409,7 +409,7 @@ inline std::pair<unsigned, unsigned> finishing_of(std::int64_t numbers) {
 
 //! How blocks share the work of a backward call, as query_sums has it; a section of 0: all heads.
 struct backward_shares {
-  std::int32_t parts = 1, section = 0, cut = 0, cut_tiles = at::query_sums{}.cut_tiles;
+  std::int32_t parts = 1, section = 0, cut = 0, cut_tiles = at::detail::query_sums{}.cut_tiles;
 };
 
 //! Launches backward: the kernels before and after the sums have the names without "_free".
@@ -428,9 +428,10 @@ ptx::result launch_backward(ptx::memory& where,
                             backward_shares const& shares = {}) {
   auto const& p = call.p;
   Call argument = call;
-  std::vector<float> scratch(static_cast<std::size_t>(at::query_sums::scratch(p, family)) + 4);
+  std::vector<float> scratch(static_cast<std::size_t>(at::detail::query_sums::scratch(p, family)) +
+                             4);
   where.add(scratch.data(), scratch.size() * 4);
-  auto of_call = at::query_sums::in(scratch.data(), p, family);
+  auto of_call = at::detail::query_sums::in(scratch.data(), p, family);
   of_call.parts = shares.parts;
   of_call.cut = shares.cut;
   of_call.cut_tiles = shares.cut_tiles;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include <pipe/cluster/json_cursor.hpp>
 #include <pipe/cluster/safetensors.hpp>
+#include <pipe/flow/json_cursor.hpp>
 
 #include <doctest/doctest.h>
 
@@ -104,10 +104,11 @@ TEST_CASE("a file that is not as the format asks is refused in a sentence") {
   CHECK(refusal("{" + good + "}", 24).empty());
   CHECK(refusal(" {}", 0) == "f: the header does not begin with '{'");
   CHECK(refusal("{" + good + "}  ", 24).empty());
-  CHECK(refusal("{" + good + "}x", 24) ==
-        "f: the header is not as the format asks: the text goes on after the object, at byte 57");
-  CHECK(refusal("{" + good + "," + good + "}", 24) ==
-        R"(f: the header is not as the format asks: the name "a" stands twice, at byte 60)");
+  CHECK(refusal("{" + good + "}x", 24) == "f: the header is not as the format asks: there is text "
+                                          "after the object, at line 1, character 58");
+  CHECK(
+    refusal("{" + good + "," + good + "}", 24) ==
+    R"(f: the header is not as the format asks: the name 'a' stands twice, at line 1, character 61)");
   CHECK(refusal("{" + entry("a", "F31", "2,3", "0,24") + "}", 24) ==
         R"(f: tensor "a" has the unknown dtype "F31")");
   CHECK(refusal("{" + entry("a", "F32", "2,3", "0,20") + "}", 20) ==
@@ -164,9 +165,9 @@ TEST_CASE("texts come back through quotes, and escapes are those of JSON") {
   for (int code = 0; code < 128; ++code)
     all += static_cast<char>(code);
   all += "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80";
-  CHECK(pp::json_cursor(pp::json_text(all)).text() == all);
-  CHECK(pp::json_cursor(R"("\u0041\u00e9\u20AC\ud83d\ude00\/\b\f\n\r\t\"\\")").text() ==
-        "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80/\b\f\n\r\t\"\\");
+  CHECK(pp::json_cursor<std::runtime_error>(pp::json_text(all)).text() == all);
+  CHECK(pp::json_cursor<std::runtime_error>(R"("\u0041\u00e9\u20AC\ud83d\ude00\/\b\f\n\r\t\"\\")")
+          .text() == "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80/\b\f\n\r\t\"\\");
   // What is no UTF-8: RFC 3629, section 4.
   for (char const* text : {"\x80",
                            "\xc3",
@@ -180,7 +181,7 @@ TEST_CASE("texts come back through quotes, and escapes are those of JSON") {
                            "\xf5\x80\x80\x80",
                            "\xf0\x9f\x98z",
                            "\xff"}) {
-    CHECK_THROWS_AS((void)pp::json_cursor('"' + std::string(text) + '"').text(),
+    CHECK_THROWS_AS((void)pp::json_cursor<std::runtime_error>('"' + std::string(text) + '"').text(),
                     std::runtime_error);
     CHECK(!pp::is_utf8(text));
   }

@@ -253,6 +253,7 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
         "costs, line 3: 'unit' must be \"s\", \"ms\", \"us\" or \"ns\"");
   CHECK(besides("\"unit\": 1") == "costs, line 3: 'unit' must be \"s\", \"ms\", \"us\" or \"ns\"");
   CHECK(besides("\"unit\": \"s\"") == "it was read");
+  CHECK(besides("\"\\u0075nit\": \"m\\u0073\"") == "it was read");
   CHECK(besides("\"microbatches\": 2") == "it was read");
   CHECK(besides("\"microbatches\": 4") ==
         "costs, line 4: 'forward' has 2 times for stage 0, which must be a multiple of the 4 "
@@ -298,10 +299,12 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
 "backward_input": [[0]], "backward_weight": [[0]]})") ==
         "costs, line 1: 'forward' and the backward passes take no time; measure again");
   CHECK(refusal_of(with("0.5", "[[1}]")) == "JSON: ']' is wanted, at line 2, character 21");
-  CHECK(refusal_of(with("communication", "\x1b[2J")) ==
+  CHECK(refusal_of(with("communication", "\\u001b[2J")) ==
         refusal_of(with("communication", "?[2J"))); // nothing that a terminal obeys
+  CHECK(refusal_of(with("communication", "\x1b[2J")) ==
+        "JSON: a text has a control character, at line 2, character 3");
   CHECK(refusal_of(std::string(whole_file) + "x") ==
-        "JSON: there is text behind the object, at line 12, character 1");
+        "JSON: there is text after the object, at line 12, character 1");
 }
 
 TEST_CASE("times of files have the limits of the command line") {

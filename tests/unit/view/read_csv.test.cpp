@@ -93,9 +93,16 @@ TEST_CASE("passes of JSON that are none are refused") {
   };
   std::string const pass =
     "{\"kind\":\"F\",\"stage\":0,\"microbatch\":0,\"chunk\":0,\"start\":0,\"end\":1}";
-  CHECK(refused("\"passes\":[\n[\n" + pass + "]]}\n").empty());
-  CHECK(refused("") == "timetable file: there is no pass");
-  CHECK(refused("[\n{\"kind\":\"F\"}") ==
-        "JSON: '{\"kind\":\"F\"}' is no pass as write_json writes it");
-  CHECK(refused(pass) == "JSON: pass 1 has a number that is none from 0 to 65535");
+  auto const of = [](std::string const& passes) { return "{\"passes\":[[" + passes + "]]}"; };
+  CHECK(refused(of(pass)).empty());
+  CHECK(
+    refused(
+      of("\n{ \"end\" : 1.0,\n\"start\": 0e1, \"kind\": \"\\u0046\", \"chunk\": 0, \"stage\": 0,"
+         " \"microbatch\": 0 }"))
+      .empty()); // as other programs write it
+  CHECK(refused("{}") == "timetable file: there is no pass");
+  CHECK(refused("") == "JSON: an object in braces is wanted, at line 1, character 1");
+  CHECK(refused(of("{\"kind\":\"F\"}")) == "JSON: pass 1 has '' where a number is wanted");
+  CHECK(refused(of("{\"king\":\"F\"}")) ==
+        "JSON: a pass has no member 'king', at line 1, character 21");
 }

@@ -22,13 +22,10 @@ namespace pipelining::inline v0_3::attention::detail {
 //! their values, queries and dO come in steps, through a ring of stages.
 template <int Dim>
 struct hopper_backward_shape {
-  static_assert(are_kernel_dims(Dim),
-                "attention::backward_on_hopper: the head dim must be 64, 80, 96, 112, 128, 256 "
-                "or head_dims(192, 128), because tiles of other widths are not laid out");
-  static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
-  static constexpr int value_dim = detail::value_dim(Dim); //!< of values and dO
-  static constexpr int consumers = 2;                      //!< warpgroups that multiply
-  static constexpr int threads = 128 * (1 + consumers);    //!< of a block: one warpgroup copies
+  static constexpr int query_dim = kernel_dims<Dim>::query; //!< of queries and keys
+  static constexpr int value_dim = kernel_dims<Dim>::value; //!< of values and dO
+  static constexpr int consumers = 2;                       //!< warpgroups that multiply
+  static constexpr int threads = 128 * (1 + consumers);     //!< of a block: one warpgroup copies
   //! True where consumers share all keys and have a part of the head dim each; else each has its
   //! own keys.
   static constexpr bool is_wide = query_dim > 128;

@@ -25,11 +25,8 @@ namespace pipelining::inline v0_3::attention::detail {
 //! exponentials take as long as the products, and a third consumer keeps both busy.
 template <int Dim, score Score = plain>
 struct hopper_forward_shape {
-  static_assert(are_kernel_dims(Dim),
-                "attention::forward_on_hopper: the head dim must be 64, 80, 96, 112, 128, 256 "
-                "or head_dims(192, 128), because tiles of other widths are not laid out");
-  static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
-  static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
+  static constexpr int query_dim = kernel_dims<Dim>::query; //!< of queries and keys
+  static constexpr int value_dim = kernel_dims<Dim>::value; //!< of values and outputs
   //! Warpgroups that multiply.
   static constexpr int consumers = Dim < 128 && std::is_same_v<Score, plain> ? 3 : 2;
   static constexpr int threads = 128 * (1 + consumers); //!< of a block: one warpgroup copies

@@ -19,16 +19,13 @@ namespace pipelining::inline v0_3::attention::detail {
 //! Tile sizes of the backward kernel. Scores beside plain need some registers themselves.
 template <int Dim, score Score = plain>
 struct backward_shape {
-  static_assert(are_kernel_dims(Dim),
-                "attention::backward_on_device: the head dim must be 64, 80, 96, 112, 128, 256 or "
-                "head_dims(192, 128), because tiles of other widths are not laid out");
-  static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
-  static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
-  static constexpr bool wide = query_dim > 128;            //!< registers are short
-  static constexpr int warps = Dim == 64 || wide ? 4 : 8;  //!< of a block
-  static constexpr int threads = 32 * warps;               //!< of a block
-  static constexpr int row_tiles = Dim == 64 ? 2 : 1;      //!< tiles of 16 keys in a warp
-  static constexpr int keys = warps * row_tiles * 16;      //!< of a block
+  static constexpr int query_dim = kernel_dims<Dim>::query; //!< of queries and keys
+  static constexpr int value_dim = kernel_dims<Dim>::value; //!< of values and outputs
+  static constexpr bool wide = query_dim > 128;             //!< registers are short
+  static constexpr int warps = Dim == 64 || wide ? 4 : 8;   //!< of a block
+  static constexpr int threads = 32 * warps;                //!< of a block
+  static constexpr int row_tiles = Dim == 64 ? 2 : 1;       //!< tiles of 16 keys in a warp
+  static constexpr int keys = warps * row_tiles * 16;       //!< of a block
   static constexpr int step =
     queries_of_step(kernel_family::portable, query_dim); //!< queries at once
   //! Queries whose weights are made at once.

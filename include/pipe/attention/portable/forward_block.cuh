@@ -24,13 +24,10 @@ inline constexpr int bytes_around_block = 1 << 10;
 //! @tparam Compact two blocks fit on a multiprocessor with 100 KiB of shared memory
 template <int Dim, score Score = plain, bool Compact = false>
 struct forward_shape {
-  static_assert(are_kernel_dims(Dim),
-                "attention::forward_on_device: the head dim must be 64, 80, 96, 112, 128, 256 or "
-                "head_dims(192, 128), because tiles of other widths are not laid out");
-  static constexpr int query_dim = detail::query_dim(Dim); //!< of queries and keys
-  static constexpr int value_dim = detail::value_dim(Dim); //!< of values and outputs
-  static constexpr int warps = 4;                          //!< of a block
-  static constexpr int threads = 32 * warps;               //!< of a block
+  static constexpr int query_dim = kernel_dims<Dim>::query; //!< of queries and keys
+  static constexpr int value_dim = kernel_dims<Dim>::value; //!< of values and outputs
+  static constexpr int warps = 4;                           //!< of a block
+  static constexpr int threads = 32 * warps;                //!< of a block
   //! True where registers suffice for two tiles of queries in a warp.
   static constexpr bool roomy = Dim == 64 || (Dim != 256 && std::is_same_v<Score, plain>);
   static constexpr int row_tiles = roomy ? 2 : 1;        //!< tiles of 16 queries in a warp

@@ -7,11 +7,13 @@
 
 #include <pipe/flow/quote.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <locale>
 #include <set>
-#include <stdexcept>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -38,22 +40,36 @@ inline void append_code_point(std::string& text, std::uint32_t code) {
   }
 }
 
-//! A place in a JSON text, for a reader that knows which value comes next: objects, lists, texts
-//! and whole numbers that are not negative. Everything else is an error.
+//! A place in a JSON text, for a reader that knows which value comes next. Every other value is an
+//! error.
+//! @tparam Error is thrown with a sentence that says what is wrong, and where.
+template <class Error>
 class json_cursor {
 public:
-  //! @param text outlives the object.
-  explicit json_cursor(std::string_view text) noexcept : text_(text) {}
+  //! @param text outlives the object, as `before` does, with which errors begin.
+  //! @param at the byte of the text to begin at
+  explicit json_cursor(std::string_view text,
+                       std::string_view before = {},
+                       std::size_t at = 0) noexcept
+      : text_(text), before_(before), at_(at) {}
+
+  //! The byte that comes next.
+  [[nodiscard]] std::size_t place() const noexcept { return at_; }
+  //! The first letter of the next value; 0 at the end.
+  char peek() noexcept {
+    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != text_.npos)
+      ++at_;
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
 
   //! Calls member(name) for every member of an object; it reads the value.
-  //! @throws std::runtime_error, as all of these, that says what is wrong, and at which byte.
   template <class Member>
   void object(Member const& member) {
     std::set<std::string> names;
     each('{', '}', [&] {
       std::string const name = text();
       if (!names.insert(name).second)
-        fail("the name " + json_text(name) + " stands twice");
+        fail("the name " + quote(name) + " stands twice");
       expect(':');
       member(name);
     });
@@ -94,23 +110,64 @@ public:
     }
     return value;
   }
+  //! Any number.
+  [[nodiscard]] double real() {
+    char const first = peek();
+    double result = 0;
+    // What reads "inf" and "nan" elsewhere is no number of JSON.
+    if (first != '-' && !is_digit(first))
+      fail("a number is wanted");
+    // A stream, since libc++ has no std::from_chars for it before its version 20.
+    std::size_t const end = std::min(text_.find_first_not_of("0123456789+-.eE", at_), text_.size());
+    std::istringstream in{std::string(text_.substr(at_, end - at_))};
+    in.imbue(std::locale::classic());
+    if (!(in >> result))
+      fail("a number of this size cannot be read");
+    if (in.peek() != std::istringstream::traits_type::eof())
+      fail("a number is wanted");
+    at_ = end;
+    return result;
+  }
+  //! Whether true, false or null comes next, which it reads.
+  [[nodiscard]] bool literal(std::string_view wanted) {
+    (void)peek();
+    if (text_.substr(at_, wanted.size()) != wanted)
+      return false;
+    at_ += wanted.size();
+    return true;
+  }
+  //! Any value, as it stands.
+  std::string_view raw() {
+    char const next = peek();
+    std::size_t const begin = at_;
+    if (next == '"')
+      (void)text();
+    else if (next == '{' || next == '[')
+      skip_nested();
+    else if (!literal("true") && !literal("false") && !literal("null"))
+      (void)real();
+    return text_.substr(begin, at_ - begin);
+  }
   //! Says that only blanks are left.
   void end() {
     if (peek() != '\0' || at_ < text_.size())
-      fail("the text goes on after the object");
+      fail("there is text after the object");
   }
   [[noreturn]] void fail(std::string const& what) const {
-    throw std::runtime_error(what + ", at byte " + std::to_string(at_));
+    std::size_t const before = text_.substr(0, at_).rfind('\n');
+    throw Error(std::string(before_) + what + ", at line " + std::to_string(line_of(at_)) +
+                ", character " + std::to_string(before == text_.npos ? at_ + 1 : at_ - before));
+  }
+  //! The line of a byte, from 1 on.
+  [[nodiscard]] std::size_t line_of(std::size_t place) const noexcept {
+    auto const begin = text_.begin();
+    return 1 + static_cast<std::size_t>(
+                 std::count(begin, begin + static_cast<std::ptrdiff_t>(place), '\n'));
   }
 
 private:
   [[nodiscard]] static bool is_digit(char letter) noexcept {
     return letter >= '0' && letter <= '9';
-  }
-  char peek() noexcept {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != text_.npos)
-      ++at_;
-    return at_ < text_.size() ? text_[at_] : '\0';
   }
   char next() {
     if (at_ == text_.size())
@@ -119,8 +176,33 @@ private:
   }
   void expect(char wanted) {
     if (peek() != wanted)
-      fail(std::string("'") + wanted + "' is wanted");
+      fail(wanted == '{'   ? "an object in braces is wanted"
+           : wanted == '[' ? "a list in brackets is wanted"
+           : wanted == ']' ? "',' or ']' is wanted"
+           : wanted == ':' ? "':' is wanted after a name"
+           : wanted == '"' ? "a text in quotes is wanted"
+                           : "',' or '}' is wanted");
     ++at_;
+  }
+  //! A list or an object, however deep.
+  void skip_nested() {
+    std::string ends; // of those that are open
+    do {
+      char const next = peek();
+      if (next == '\0')
+        fail("a list or an object does not end");
+      if (next == '"') {
+        (void)text();
+        continue;
+      }
+      if (next == '{' || next == '[')
+        ends += next == '{' ? '}' : ']';
+      else if (next == ends.back())
+        ends.pop_back();
+      else if (next == '}' || next == ']')
+        fail(std::string("'") + ends.back() + "' is wanted");
+      ++at_;
+    } while (!ends.empty());
   }
   template <class Item>
   void each(char open, char close, Item const& item) {
@@ -167,7 +249,8 @@ private:
   }
 
   std::string_view text_;
-  std::size_t at_ = 0;
+  std::string_view before_;
+  std::size_t at_;
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -2,25 +2,89 @@
 #pragma once
 
 //! @file
-//! @brief Launches forward of chunked attention on a Hopper GPU.
+//! @brief Starts forward of chunked attention on a GPU: portable kernels, and those for Hopper.
 
-#include <pipe/attention/forward.cuh>
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/hopper/forward.cuh>
-#include <pipe/attention/hopper/launch.cuh>
+#include <pipe/attention/kernel/merge_splits.cuh>
 #include <pipe/attention/kernel_call.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/launch_memory.cuh>
+#include <pipe/attention/portable/forward_mma.cuh>
 #include <pipe/attention/work_order.hpp>
 #include <pipe/config.hpp>
+#include <pipe/cuda/error.cuh>
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
-namespace pipelining::inline v0_3::attention {
+namespace pipelining::inline v0_3::attention::detail {
 
-namespace detail {
+template <class Built, class Shape, class Element, mask Mask, score Score, class Splits>
+PIPELINING_KERNEL void __launch_bounds__(Shape::threads, Shape::blocks)
+  forward_mma_kernel(forward_call<Element, Mask, Score> const __grid_constant__ call,
+                     Splits const __grid_constant__ splits) {
+  extern __shared__ __align__(1024) unsigned char attention_memory[];
+  run_forward_block<Shape>(call, splits, attention_memory);
+}
+
+//! Into how many parts a call of portable kernels on the current GPU is best cut, see
+//! choose_key_splits.
+//! @param held multiprocessors that other kernels hold
+//! @throws cuda::error where the runtime cannot say
+template <int Dim, class Element, mask Mask, score Score, class Built>
+std::int32_t key_splits_on_device(launch_memory& memory, parameters const& p, std::int32_t held) {
+  return with_forward_shape<Dim, Score>(memory.gpu().shared_bytes, [&]<class Shape> {
+    auto const* const kernel = reinterpret_cast<void const*>(
+      forward_mma_kernel<Built, Shape, Element, Mask, Score, key_splits>);
+    memory.allow_shared_memory(kernel, Shape::shared_bytes);
+    auto const blocks = memory.fact_of(kernel, [&] { // of one multiprocessor, at a time
+      int count = 0;
+      cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                    &count, kernel, Shape::threads, Shape::shared_bytes),
+                  "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+      return count;
+    });
+    return choose_key_splits<Shape>(p, memory.gpu().multiprocessors, held, std::max(1, blocks));
+  });
+}
+
+//! Forward with the portable kernels, of a call that is checked.
+template <int Dim, class Built, class Element, mask Mask, score Score>
+void start_on_device(parameters const& p,
+                     forward_tensors<Element, float> const& t,
+                     Mask const& m,
+                     Score const& f,
+                     cudaStream_t stream,
+                     key_splits const& splits,
+                     launch_memory& memory) {
+  auto const blocks = pieces_of<forward_shape<Dim, Score>>(p); // of all shapes
+  if (blocks == 0) {
+    return;
+  }
+  forward_call<Element, Mask, Score> const call{
+    p, t, m, f, static_cast<float>(p.effective_scale())};
+  auto const start = [&]<class Splits>(Splits const& of) {
+    with_forward_shape<Dim, Score>(memory.gpu().shared_bytes, [&]<class Shape> {
+      launch(memory,
+             forward_mma_kernel<Built, Shape, Element, Mask, Score, Splits>,
+             call,
+             {static_cast<unsigned>(blocks * of.count)},
+             Shape::threads,
+             Shape::shared_bytes,
+             stream,
+             of);
+    });
+  };
+  if (splits.count == 1) {
+    start(no_key_splits{});
+  } else {
+    start(splits);
+    launch_merge<Dim, Built>(memory, p, t, splits, stream);
+  }
+}
 
 template <class Built, int Dim, class Element, mask Mask, score Score, class Splits>
 PIPELINING_KERNEL void
@@ -51,7 +115,7 @@ hopper_code forward_code(launch_memory& memory) {
 
 //! Into how many parts a call on the current GPU is best cut, see choose_key_splits.
 //! @throws cuda::error where the runtime cannot say
-template <int Dim, score Score = plain>
+template <int Dim, score Score>
 [[nodiscard]] std::int32_t
 key_splits_on_hopper(launch_memory& memory, parameters const& p, std::int32_t held) {
   return choose_key_splits<hopper_forward_shape<Dim, Score>>(p, memory.gpu().multiprocessors, held);
@@ -79,7 +143,6 @@ void start_on_hopper(parameters const& p,
                      launch_memory& memory) {
   using shape = hopper_forward_shape<Dim, Score>;
   auto const work = pieces_of<shape>(p);
-  check_key_splits(splits, work);
   if (work == 0) {
     return;
   }
@@ -109,47 +172,4 @@ void start_on_hopper(parameters const& p,
   }
 }
 
-} // namespace detail
-
-//! @brief Attention of one chunk of queries over the keys cached so far, on a Hopper GPU.
-//!
-//! Does what forward_on_device does, with the instructions of sm_90a, and within the same
-//! tolerance; the bits differ. The same call gives the same bits. The program has to be compiled
-//! for sm_90a (-gencode arch=compute_90a,code=sm_90a); forward_on_gpu does without where it is not.
-//!
-//! @tparam Dim as of forward_on_device
-//! @param p      sizes, offsets, scale (above 0)
-//! @param t      as for forward_on_device; strides must be above 0
-//! @param m      which pairs are kept; tiles that it skips are neither read nor multiplied
-//! @param f      what is done to scale * query . key
-//! @param stream in whose order the kernels run, on the current GPU; the call does not wait for
-//! them
-//! @param taken  device memory of 4 bytes that hold 0, and do so again after the call; calls of one
-//!               stream can share it. Blocks then stay and take pieces of work one by one; without,
-//!               there is a block for each piece
-//! @param splits with a count above 1: the keys are cut into so many parts that run side by side,
-//!               and a second kernel merges them. The scratch must be 16-byte aligned and stay
-//!               until then
-//! @throws std::invalid_argument as check_for_kernels, where the current GPU is no Hopper or the
-//! program has no code for it, and where the scratch of splits is missing or not aligned, before
-//! any launch
-//! @throws cuda::error where a launch fails
-template <int Dim, class Element, mask Mask = causal, score Score = plain, class Built = built_here>
-void forward_on_hopper(parameters const& p,
-                       forward_tensors<Element, float> const& t,
-                       Mask const& m,
-                       Score const& f,
-                       cudaStream_t stream,
-                       key_splits const& splits = {},
-                       std::uint32_t* taken = nullptr) {
-  static_assert(detail::is_kernel_element<Element>,
-                "attention::forward_on_hopper: elements must be __nv_bfloat16 or __half, because "
-                "the matrix units multiply no others here; use attention::forward for float");
-  detail::check_for_kernels<Dim>(p, t);
-  launch_memory once;
-  detail::check_hopper(
-    once, detail::forward_code<Dim, Element, Mask, Score, Built>, "forward_on_device");
-  detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, taken, once);
-}
-
-} // namespace pipelining::inline v0_3::attention
+} // namespace pipelining::inline v0_3::attention::detail

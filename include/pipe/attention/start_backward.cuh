@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief Starts backward of chunked attention on a GPU: portable kernels, and those for Hopper,
+//! after a kernel that sets sums of dQ to zero, and before one that rounds them where they do not.
+
+#include <pipe/attention/hopper/backward.cuh>
+#include <pipe/attention/hopper/code_in_program.cuh>
+#include <pipe/attention/kernel/query_sums.cuh>
+#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/launch_memory.cuh>
+#include <pipe/attention/portable/backward_mma.cuh>
+#include <pipe/attention/query_sums.hpp>
+#include <pipe/attention/work_order.hpp>
+#include <pipe/config.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace pipelining::inline v0_3::attention::detail {
+
+template <class Built, kernel_family Family, int Dim, class Element, mask Mask, score Score>
+PIPELINING_KERNEL void __launch_bounds__(start_sums_threads)
+  start_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
+                    query_sums const __grid_constant__ sums) {
+  start_sums_block<Family, Dim>(call, sums);
+}
+
+template <class Built, kernel_family Family, int Dim, class Element, mask Mask, score Score>
+PIPELINING_KERNEL void __launch_bounds__(finishing_threads<Family, Dim>)
+  finish_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
+                     query_sums const __grid_constant__ sums) {
+  finish_sums_block<Family, Dim, Element>(call, sums);
+}
+
+//! @param start launches the kernel with so many blocks, unless there is no key
+//! @param keys  of a tile
+template <class Built,
+          kernel_family Family,
+          int Dim,
+          class Element,
+          mask Mask,
+          score Score,
+          class Start>
+void launch_backward(launch_memory& memory,
+                     backward_call<Element, Mask, Score> const& call,
+                     query_sums const& sums,
+                     int keys,
+                     cudaStream_t stream,
+                     Start const& start) {
+  auto const& p = call.p;
+  auto const steps = static_cast<unsigned>(p.batch * p.heads * sums.steps);
+  auto const blocks = static_cast<unsigned>(sums.blocks(p, keys, Family));
+  if (steps == 0) {
+    return;
+  }
+  launch(memory,
+         start_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
+         call,
+         {steps},
+         start_sums_threads,
+         0,
+         stream,
+         sums);
+  if (blocks != 0) {
+    start(blocks);
+  }
+  if (sums.is_rounded) {
+    return;
+  }
+  launch(memory,
+         finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
+         call,
+         {finishing_blocks<Family, Dim> * steps},
+         finishing_threads<Family, Dim>,
+         0,
+         stream,
+         sums);
+}
+
+template <class Built, int Dim, query_order Order, class Element, mask Mask, score Score>
+PIPELINING_KERNEL void __launch_bounds__(backward_shape<Dim, Score>::threads)
+  backward_mma_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
+                      query_sums const __grid_constant__ sums) {
+  extern __shared__ __align__(1024) unsigned char attention_memory[];
+  run_backward_block<Dim, Order>(call, sums, attention_memory);
+}
+
+//! Backward with the portable kernels, of a call that is checked.
+template <int Dim, class Built, query_order Order, class Element, mask Mask, score Score>
+void start_on_device(parameters const& p,
+                     backward_tensors<Element, float, float> const& t,
+                     row_view<float> mean,
+                     query_sums const& sums,
+                     Mask const& m,
+                     Score const& f,
+                     cudaStream_t stream,
+                     launch_memory& memory) {
+  using shape = backward_shape<Dim, Score>;
+  backward_call<Element, Mask, Score> const call{
+    p, t, mean, m, f, static_cast<float>(p.effective_scale())};
+  launch_backward<Built, kernel_family::portable, Dim>(
+    memory, call, sums, shape::keys, stream, [&](unsigned blocks) {
+      launch(memory,
+             backward_mma_kernel<Built, Dim, Order, Element, Mask, Score>,
+             call,
+             {blocks},
+             shape::threads,
+             shape::shared_bytes,
+             stream,
+             sums);
+    });
+}
+
+template <class Built, int Dim, query_order Order, class Element, mask Mask, score Score>
+PIPELINING_KERNEL void __launch_bounds__(threads_on_hopper<hopper_backward_shape<Dim>::threads>, 1)
+  backward_hopper_kernel(hopper_backward_maps const __grid_constant__ maps,
+                         backward_call<Element, Mask, Score> const __grid_constant__ call,
+                         query_sums const __grid_constant__ sums) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char attention_memory[];
+  backward_hopper_block<Dim, Order>(call, maps, sums, attention_memory);
+#else
+  (void)maps;
+  (void)call;
+  (void)sums;
+  __trap(); // never reached: no launch fits the bounds, see hopper/code_in_program.cuh
+#endif
+}
+
+template <int Dim, class Element, mask Mask, score Score, class Built, query_order Order>
+hopper_code backward_code(launch_memory& memory) {
+  return code_of_kernel<hopper_backward_shape<Dim>>(
+    reinterpret_cast<void const*>(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>),
+    memory);
+}
+
+//! Backward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
+template <int Dim, class Built, query_order Order, class Element, mask Mask, score Score>
+void start_on_hopper(parameters const& p,
+                     backward_tensors<Element, float, float> const& t,
+                     row_view<float> mean,
+                     query_sums sums,
+                     Mask const& m,
+                     Score const& f,
+                     cudaStream_t stream,
+                     launch_memory& memory) {
+  using shape = hopper_backward_shape<Dim>;
+  backward_call<Element, Mask, Score> const call{
+    p, t, mean, m, f, static_cast<float>(p.effective_scale())};
+  if (p.batch * p.heads * p.query_length == 0) {
+    return;
+  }
+  auto const multiprocessors = memory.gpu().multiprocessors;
+  share_work(sums, p, Order, {shape::keys, shape::step}, multiprocessors, memory.gpu().l2_bytes);
+  sums.starts_at_0 = !takes_turns<Order, Mask>;
+  sums.is_rounded = rounds_sums(p, m);
+  void const* const some = t.query.data;
+  // Before any launch, since they may refuse.
+  hopper_backward_maps const maps{
+    map_of(memory, "key", t.key, shape::rows, some),
+    map_of(memory, "value", t.value, shape::rows, some),
+    map_of(memory, "query", t.query, shape::step, some),
+    map_of(memory, "output gradient", t.output_gradient, shape::step, some)};
+  launch_backward<Built, kernel_family::hopper, Dim>(
+    memory, call, sums, shape::keys, stream, [&](unsigned blocks) {
+      launch(memory,
+             backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>,
+             maps,
+             {blocks},
+             shape::threads,
+             shape::shared_bytes,
+             stream,
+             call,
+             sums);
+    });
+}
+
+} // namespace pipelining::inline v0_3::attention::detail
