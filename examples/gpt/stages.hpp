@@ -61,7 +61,8 @@ template <class Stage, class Make>
   });
 }
 
-//! For each way that microbatches take through the devices the stage that is there.
+//! For each way that microbatches take through the devices the stage that is there: its passes by
+//! the names that the library has for them, each by `run_half`.
 template <class Stage>
 struct copies_of {
   static constexpr bool takes_chunks = true;
@@ -71,15 +72,17 @@ struct copies_of {
   std::vector<Stage*> of; //!< by route; null in another process
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
-    at(where).forward(where, x, y);
+    at(where).run_half(pp::pass_kind::forward, {where, x, y}, 0);
   }
   void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    at(where).backward(where, dy, dx);
+    at(where).run_half(pp::pass_kind::backward, {where, dy, dx}, 0);
   }
   void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    at(where).backward_input(where, dy, dx);
+    at(where).run_half(pp::pass_kind::backward_input, {where, dy, dx}, 0);
   }
-  void backward_weight(pp::context const& where) { at(where).backward_weight(where); }
+  void backward_weight(pp::context const& where) {
+    at(where).run_half(pp::pass_kind::backward_weight, {where, {}, {}}, 0);
+  }
 
   // With weights that are gathered.
   void gather_weights(pp::context const& where,

@@ -21,31 +21,6 @@
 
 namespace gpt {
 
-struct gpu_slots {
-  model_size size;
-  gpu_run how;
-  std::int64_t totals_bytes = 0; //!< of a stage's row
-
-  //! @param lengths tokens of the sequence of each microbatch
-  [[nodiscard]] gpu_slot_sizes operator()(pp::timetable_view table,
-                                          std::vector<std::int64_t> const& lengths) const {
-    std::optional<sharded_cut> around;
-    if (how.barriers)
-      around = cut_around(size, table, *how.barriers);
-    return {how.numbers,
-            how.shard,
-            size,
-            cut_for(table, lengths),
-            how.barriers || how.exchange ? cut_layers(size.layers, table.over.extents.stages())
-                                         : cut_model(size, table.over.extents),
-            totals_bytes,
-            std::move(around),
-            gathered_slots_of(size, table, how),
-            how.exchange,
-            table.over.extents};
-  }
-};
-
 //! For each way that microbatches take, the copy of a stage that is there.
 struct gpu_copies : copies_of<gpu_stage> {
   [[nodiscard]] step_counts counts() const { return here()->counts(); }

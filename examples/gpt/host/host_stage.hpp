@@ -72,20 +72,20 @@ public:
   using Stage::Stage;
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
-    run_half(passes(), pp::pass_kind::forward, {where, x, y});
+    run_half(pp::pass_kind::forward, {where, x, y});
   }
   void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(passes(), pp::pass_kind::backward, {where, dy, dx});
+    run_half(pp::pass_kind::backward, {where, dy, dx});
   }
   void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(passes(), pp::pass_kind::backward_input, {where, dy, dx});
+    run_half(pp::pass_kind::backward_input, {where, dy, dx});
   }
   void backward_weight(pp::context const& where) {
-    run_half(passes(), pp::pass_kind::backward_weight, {where, {}, {}});
+    run_half(pp::pass_kind::backward_weight, {where, {}, {}});
   }
-
-private:
-  [[nodiscard]] Stage& passes() { return *this; }
+  void run_half(pp::pass_kind kind, pp::composite_half const& given, int half = 0) {
+    gpt::run_half(static_cast<Stage&>(*this), kind, given, half);
+  }
 };
 
 //! The same of one whose weights are parameters of the host; these may be in shards.

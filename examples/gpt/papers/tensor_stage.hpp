@@ -252,8 +252,6 @@ private:
 template <class Sums>
 class tensor_stage : public stage_shard {
 public:
-  static constexpr bool takes_chunks = true;
-
   //! @param at must outlive this
   tensor_stage(model_size const& size,
                layer_range const& layers,
@@ -264,17 +262,11 @@ public:
       : stage_shard(size, layers, microbatches, seed, which, at.work_space), at_(&at),
         room_(static_cast<std::size_t>(bytes(pp::slot_class::weight_input, {}))) {}
 
-  void forward(pp::context const& where, pp::input x, pp::output y) {
-    alone(pp::pass_kind::forward, {where, x, y});
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    alone(pp::pass_kind::backward, {where, dy, dx});
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    alone(pp::pass_kind::backward_input, {where, dy, dx});
-  }
-  void backward_weight(pp::context const& where) {
-    alone(pp::pass_kind::backward_weight, {where, {}, {}});
+  //! A pass with nothing next to it.
+  void run_half(pp::pass_kind kind, pp::composite_half const& given, int) {
+    woven_pass now(*this, *at_, kind, given, room_);
+    while (now.advance()) {
+    }
   }
   //! Two passes of the device in turn, piece by piece: each runs while the sum of the other is
   //! made.
@@ -292,12 +284,6 @@ public:
   }
 
 private:
-  void alone(pp::pass_kind kind, pp::composite_half const& given) {
-    woven_pass now(*this, *at_, kind, given, room_);
-    while (now.advance()) {
-    }
-  }
-
   shard_device<Sums>* at_;
   std::vector<std::byte> room_; // of a fused backward pass
 };
