@@ -179,19 +179,6 @@ void agree_on_run(Store& line,
   }
 }
 
-//! Checkpoints of a process between the steps of a run.
-struct saved_steps {
-  pp::checkpoint_place files; //!< no folder: none are written
-  std::int64_t every;         //!< steps between two
-  std::int64_t steps;         //!< in all
-  std::int64_t first = 0;     //!< the others are after it
-
-  //! Whether the state after so many steps is to be written.
-  [[nodiscard]] bool wants(std::int64_t done) const {
-    return !files.folder.empty() && (done % every == 0 || done == steps);
-  }
-};
-
 //! All that the next step of a model depends on, as tensors of the whole one: what this process
 //! writes between two steps, or reads to go on. The data follow from the number of the step.
 //! @tparam Model has `for_each_stage`, whose stages have `parts` and `exchange`; and, where it has
@@ -285,38 +272,41 @@ private:
 template <class Model>
 struct checkpointed_model {
   Model& model;
-  saved_steps saved;
-  std::int64_t done = 0; //!< steps so far
+  pp::checkpoint_place files; //!< no folder: none are written
+  std::int64_t every;         //!< steps between two
+  std::int64_t steps;         //!< in all
+  std::int64_t first = 0;     //!< steps of the checkpoint that it goes on from
+  std::int64_t done = 0;      //!< steps so far
 
   //! Goes on from the newest checkpoint, where there is one. @return what was read for it
   //! @param find the step of it: `find(tensors)` of those that are wanted here
   template <class Find>
   pp::loaded_bytes restore(Find find) {
-    if (saved.files.folder.empty())
+    if (files.folder.empty())
       return {};
     // [snippet restore]
     model_state state(model);
     std::optional<std::int64_t> const newest = find(state.tensors());
     if (!newest)
       return {};
-    pp::loaded_bytes const bytes = pp::load_tensors(saved.files, *newest, state.tensors());
+    pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors());
     state.use();
     // [snippet restore]
-    saved.first = done = *newest;
+    first = done = *newest;
     return bytes;
   }
   //! The same where no other process has a part in it.
   void restore_alone() {
     restore([this](auto const& wanted) {
-      auto const whole = pp::checkpoints_of(saved.files, wanted);
+      auto const whole = pp::checkpoints_of(files, wanted);
       return whole.empty() ? std::nullopt : std::optional(whole.back());
     });
   }
   //! Whether there are steps left. @param tells where they begin, if not at the beginning
   [[nodiscard]] bool has_steps(bool tells = true) const {
-    if (tells && saved.first > 0)
-      std::printf("goes on after step %lld\n", static_cast<long long>(saved.first));
-    return saved.first < saved.steps;
+    if (tells && first > 0)
+      std::printf("goes on after step %lld\n", static_cast<long long>(first));
+    return first < steps;
   }
 
   double step(batch const& pieces) { return model.step(pieces); }
@@ -334,12 +324,12 @@ struct checkpointed_model {
   void begin_step() { (void)save(); }
   //! Returns whether there was something to save.
   bool save() {
-    bool const stops = stop_wanted != 0 && !saved.files.folder.empty();
-    if (done <= saved.first || !(saved.wants(done) || stops))
+    bool const wants = done % every == 0 || done == steps || stop_wanted != 0;
+    if (done <= first || files.folder.empty() || !wants)
       return false;
     model_state const state(model);
     try {
-      state.save(saved.files, done);
+      state.save(files, done);
     } catch (std::runtime_error const& error) {
       if constexpr (requires { model.fail(error.what()); }) // on all ranks
         model.fail(std::string("could not save its state: ") + error.what());
@@ -366,11 +356,11 @@ struct rank_in_training : checkpointed_model<Model> {
   template <class All>
   pp::loaded_bytes
   agree(All& everyone, int rank, std::string const& name, std::chrono::nanoseconds deadline) {
-    auto const& files = this->saved.files;
     // [snippet agree]
     return this->restore([&](std::vector<pp::state_tensor> const& wanted) {
+      pp::checkpoint_place const& place = this->files;
       return pp::agree_on_checkpoint(
-        everyone, files, wanted, rank, pp::ranks_of(files.layout), name, deadline);
+        everyone, place, wanted, rank, pp::ranks_of(place.layout), name, deadline);
     });
     // [snippet agree]
   }
@@ -396,7 +386,7 @@ training train_checkpointed(options const& o,
                             Model& model) {
   auto const optimizer = optimizer_of(o);
   auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
-  auto result = train_sizes(o, text, sizes, model, update, model.saved.first);
+  auto result = train_sizes(o, text, sizes, model, update, model.first);
   model.finish();
   return result;
 }

@@ -211,8 +211,7 @@ int report_run(gpu_options const& chosen,
               result.losses.back(),
               unigram_entropy(text.bytes));
   if (o.clip != 0)
-    report_clipping(
-      o, clipped(), static_cast<std::size_t>(model.saved.first) + result.losses.size());
+    report_clipping(o, clipped(), static_cast<std::size_t>(model.first) + result.losses.size());
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
     write_run({o, text, result, table, about}, result.traces.back());
@@ -424,7 +423,7 @@ int train_on_virtual_devices(gpu_options const& o,
   auto model = model_of<Clock, Called>(o, first.table, first.lengths, how);
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
-    model, {checkpoints_in(o, "devices", alone, text), c.every, c.steps}};
+    model, checkpoints_in(o, "devices", alone, text), c.every, c.steps};
   training.restore_alone();
   if (!training.has_steps())
     return 0;

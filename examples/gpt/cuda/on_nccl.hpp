@@ -305,7 +305,7 @@ int train_at_place(gpu_options const& o,
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
-    {model, {checkpoints_over_nccl(o, here.rank(), here.layout, text), c.every, c.steps}},
+    {model, checkpoints_over_nccl(o, here.rank(), here.layout, text), c.every, c.steps},
     here.line,
     here.place.replica,
     c.microbatches};

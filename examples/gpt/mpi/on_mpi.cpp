@@ -90,13 +90,13 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   auto o = of_all_replicas(run.o, chosen.layout.replicas);
   bool const reports = model.reports_loss() && run.place.replica == 0 && run.place.shard == 0;
   o.tells = reports ? telling::line_by_line : telling::nothing;
-  rank_in_training<Model, pp::store> training{{model, {checkpoints_of(run), o.every, o.steps}},
+  rank_in_training<Model, pp::store> training{{model, checkpoints_of(run), o.every, o.steps},
                                               run.line(),
                                               run.place.replica,
                                               run.o.microbatches};
   auto const bytes = training.agree(
     run.everyone, run.rank, "attempt " + std::to_string(run.now.attempt), chosen.deadline);
-  run.first = run.now.step = training.saved.first;
+  run.first = run.now.step = training.first;
   bool const leads = run.rank == 0;
   if (leads && run.first > 0) {
     std::printf("read %.0f kB, %.0f kB of them from files of other ranks\n",
