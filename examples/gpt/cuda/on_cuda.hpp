@@ -160,15 +160,16 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
 }
 
 //! Where a process keeps its checkpoints, which another cut of the model may go on from.
+//! @param rank of several; none: all devices are here
 [[nodiscard]] inline pp::checkpoint_place checkpoints_in(gpu_options const& o,
-                                                         std::string const& owner,
+                                                         std::optional<int> rank,
                                                          pp::rank_layout const& layout,
                                                          text_to_learn const& text) {
   char const* const program = o.numbers == operands::bf16 ? "gpt on GPUs in bf16" : "gpt on GPUs";
   run_lines lines;
   lines.add("sequences-of-step", layout.replicas * o.common.microbatches);
   return {o.common.checkpoint,
-          owner,
+          rank ? "rank-" + std::to_string(*rank) : "devices",
           about_parts(program, o.common, text).learning + lines.text(),
           layout};
 }
@@ -423,7 +424,7 @@ int train_on_virtual_devices(gpu_options const& o,
   auto model = model_of<Clock, Called>(o, first.table, first.lengths, how);
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
-    model, checkpoints_in(o, "devices", alone, text), c.every, c.steps};
+    model, checkpoints_in(o, {}, alone, text), c.every, c.steps};
   training.restore_alone();
   if (!training.has_steps())
     return 0;

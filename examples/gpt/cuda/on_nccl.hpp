@@ -19,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -99,15 +98,6 @@ struct place_in_run {
     return last;
   }
 };
-
-//! Adds numbers up in place; into no numbers it puts them, since 0 + -0 is not -0.
-inline void add_to(std::vector<float>& sum, std::vector<float> const& numbers) {
-  if (sum.empty()) {
-    sum = numbers;
-    return;
-  }
-  std::transform(numbers.begin(), numbers.end(), sum.begin(), sum.begin(), std::plus<float>());
-}
 
 //! The gradients of a rank's stages, out of those of all: appends what read(way, stage) gives.
 template <class Read>
@@ -250,14 +240,6 @@ bool compare_with_host(gpu_options const& o,
   return std::abs(found.loss - expected) < 0.002 * expected && worst < allowed_error(o.numbers);
 }
 
-//! Where a rank keeps its checkpoints, and of what.
-[[nodiscard]] inline pp::checkpoint_place checkpoints_over_nccl(gpu_options const& o,
-                                                                int rank,
-                                                                pp::rank_layout const& layout,
-                                                                text_to_learn const& text) {
-  return checkpoints_in(o, "rank-" + std::to_string(rank), layout, text);
-}
-
 //! Holds the first step of each size against the host, or one GPU that has all stages. Collective.
 template <class Clock>
 bool check_first_steps(gpu_options const& o,
@@ -305,7 +287,7 @@ int train_at_place(gpu_options const& o,
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
-    {model, checkpoints_over_nccl(o, here.rank(), here.layout, text), c.every, c.steps},
+    {model, checkpoints_in(o, here.rank(), here.layout, text), c.every, c.steps},
     here.line,
     here.place.replica,
     c.microbatches};
@@ -354,7 +336,7 @@ int train_on_rank(gpu_options o,
   // Names in the store have the number of the start, so that no two starts mistake each other.
   std::string const name = "start " + std::to_string(started.restarts);
   agree_on_run(line,
-               about_ranks(o, checkpoints_over_nccl(o, started.rank, layout, text), text),
+               about_ranks(o, checkpoints_in(o, started.rank, layout, text), text),
                started.rank,
                started.size,
                name + "/options",
