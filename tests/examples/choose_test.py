@@ -353,6 +353,18 @@ class Choice(unittest.TestCase):
             # 8 stages for 6 layers and two ends.
             self.assertIn("interleaved --stages-per-device 4", {row["schedule"] for row in rows})
 
+    def test_cuts_see_what_a_device_has_to_do(self):
+        """61 layers of 1 and an output layer of 2.8 on 16 devices with two stages: makespans of cuts made by hand for each schedule."""
+        with tempfile.TemporaryDirectory() as folder:
+            model, file = self.write_model(folder, 61, 256, 1000), pathlib.Path(folder) / "costs.json"
+            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, **{kind: [[0], *([1] for _ in range(61)), [2.8]] for kind in
+                                        ("forward", "backward_input", "backward_weight")}}), encoding="utf-8")
+            rows = json.loads(output("--model", model, "--sequence", 64, "--gpu", "a100", "--devices", 16, "--microbatches", 64, "--cost", file,
+                                     "--schedules", "zb-v,v-half,zb-interleaved,interleaved", "--json", "--all"))["candidates"]
+            for name, most in (("zb-v", 802.2), ("v-half", 850.2), ("zb-interleaved --stages-per-device 2", 849.8),
+                               ("interleaved --stages-per-device 2", 993.6)):
+                self.assertLessEqual(row_of(rows, name)["seconds"], most + 1e-9, name)
+
     def test_more_devices_than_layers(self):
         with tempfile.TemporaryDirectory() as folder:
             model = self.write_model(folder, 3, 512, 1000)
@@ -765,9 +777,35 @@ class Choice(unittest.TestCase):
                         clock[engine] = ends[name] = max(clock[engine], ends[needs]) + time
                     best = min(best, max(clock.values()))
                 return best
-            row = found["1f1b, packed to 2048, experts overlapped"]
-            packs = (2048,), (1024, 1024)
-            self.assertTrue(any(abs(row["seconds"] - takes(*each)) < 1e-12 for each in (packs, packs[::-1])), row)
+            def check_packed(found):
+                packs = (2048,), (1024, 1024)
+                row = found["1f1b, packed to 2048, experts overlapped"]
+                self.assertTrue(any(abs(row["seconds"] - takes(*each)) < 1e-12 for each in (packs, packs[::-1])), row)
+            check_packed(found)
+            # The same with times that were measured by kind: of each of the three sequences, then of the longest for all.
+            def letters(name):  # of a kind and of the output layer in it
+                return {"attention": "AO", "dispatch": "D", "experts": "E", "combine": "C", "combine back": "K", "experts back": "M",
+                        "expert gradients": "W", "dispatch back": "J", "attention back": ("B", "Oi"), "attention gradients": ("V", "Ow")}[name]
+            predicted, names = passes, ("attention", "dispatch", "experts", "combine", "combine back", "experts back", "expert gradients",
+                                        "dispatch back", "attention back", "attention gradients")
+            took = {letter: [draw.randint(20, 90) / 1000 for _ in range(3)] for name in names for letter in letters(name)}
+            for own in (True, False):
+                def passes(sequences, number):
+                    if own:
+                        numbers = [0] if sequences == (2048,) else [1, 2]
+                        times = {name: sum(each[i] for i in numbers) for name, each in took.items()}
+                    else:  # pieces take their predicted share
+                        def of(*tokens):
+                            return {name[:-1]: time for _, name, time, _ in predicted(tokens, "0")}
+                        times = {name: took[name][0] * sum(of(each)[name] for each in sequences) / of(2048)[name] for name in took}
+                    return [(engine, name, times[name[:-1]], needs) for engine, name, _, needs in predicted(sequences, number)]
+                def rows_of(letter):
+                    return took[letter] if own else took[letter][:1]
+                file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, **({"microbatches": 3} if own else {}),
+                                            **{name: [[0] * len(rows_of("A")), rows_of(letters(name)[0]),
+                                                      rows_of(letters(name)[1]) if len(letters(name)) > 1 else [0] * len(rows_of("A"))]
+                                               for name in names}}), encoding="utf-8")
+                check_packed(rows(1, "--lengths", "2048,1024x2", "--expert", 4, "--experts", "--cost", file))
 
     def test_lengths_vary_and_have_frozen_layers(self):
         words = (*SMALL[:2], "--gpu", "a100", "--devices", 2, *unsearched(), "--format", "json", "--lengths", "512x5,4096,1024")
@@ -907,6 +945,72 @@ class Choice(unittest.TestCase):
         row = next(row for row in alone if "groups" in row)
         self.assertLessEqual(max(group["gpus"] for group in row["groups"][0]), 16)
         self.assertAlmostEqual(row["seconds"], 8 * parameters * 7 / 8 / 8 / 25e9, delta=1e-9)
+
+    def test_groups_have_pictures_and_measured_times(self):
+        hidden, vocabulary, layers, rate, link, lengths = 512, 20000, 6, 312e12, 300e9, [2048, 512, 512, 1024]
+        eyes = {"layers": 3, "hidden": 256, "heads": 4, "tokens": 128}
+        with tempfile.TemporaryDirectory() as folder:
+            model, file = pathlib.Path(folder) / "model.json", pathlib.Path(folder) / "costs.json"
+            def write_model(heads):
+                model.write_text(json.dumps({"hidden_size": hidden, "num_attention_heads": 8, "num_hidden_layers": layers, "vocab_size": vocabulary,
+                                             "intermediate_size": 4 * hidden, "encoder": {**eyes, "heads": heads}}), encoding="utf-8")
+            write_model(4)
+            words = ("--model", model, "--gpu", "a100", "--schedules", "gpipe", "--format", "json", "--lengths", "2048,512x2,1024", "--devices")
+            def groups(*more):
+                return [row for row in json.loads(output(*words, *more))["candidates"] if "groups" in row]
+            draw = random.Random(5)
+            measured = [[[draw.randint(2, 9) / 1000 for _ in lengths] for _ in range(layers + 2)] for _ in range(3)]
+            def write(own):
+                file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, **({"microbatches": 4} if own else {}),
+                                            **{kind: [part if own else part[:1] for part in measured[i]]
+                                               for i, kind in enumerate(("forward", "backward_input", "backward_weight"))}}), encoding="utf-8")
+            def arithmetic(tokens, pictures):  # on one GPU
+                work = layers * (3 * 2 * tokens * 12 * hidden ** 2 + 3.5 * 2 * hidden * tokens ** 2) / (0.62 * rate)
+                work += pictures * eyes["layers"] * (3 * 24 * 256 ** 2 * 128 + 3.5 * 4 * 256 * 128 ** 2) / (0.62 * rate)
+                return work + 3 * 2 * tokens * hidden * vocabulary / (0.40 * rate)
+            def exchanged(tokens, pictures, gpus):  # four all-to-alls forward and back, of layers and of the encoder's
+                of_all = layers * tokens * hidden + eyes["layers"] * pictures * 128 * 256
+                return 2 * 4 * 2 * of_all / gpus * (gpus - 1) / gpus / link
+            def reduced(tokens, gpus):  # of tensor parallelism, which a measured pass has in it: two all-reduces forward and back
+                return 2 * layers * 2 * 2 * (gpus - 1) / gpus * 2 * tokens * hidden / link
+            for devices, tensor, pictures, own in ((4, 1, 0, None), (4, 1, 3, None), (2, 2, 3, None), (4, 1, 0, True), (4, 1, 0, False), (2, 2, 0, True),
+                                                   (2, 2, 0, False), (4, 1, 3, True)):
+                def seconds(i, gpus):
+                    work = arithmetic(lengths[i], pictures)
+                    if own is not None:
+                        of = i if own else 0
+                        whole = arithmetic(lengths[of], pictures) / tensor + (reduced(lengths[of], tensor) + 2 * (tensor - 1) / tensor * 2 * 2 * eyes["layers"] *
+                                                                              pictures * 128 * 2 * 256 / link)
+                        work *= sum(part[of] for kind in measured for part in kind) / whole
+                    return work / gpus + exchanged(lengths[i], pictures, gpus)
+                def held(i, gpus):
+                    kept = layers * lengths[i] * (32 * hidden + 4 * 8) + eyes["layers"] * pictures * 128 * (32 * 256 + 4 * 4)
+                    return (kept + 6 * lengths[i] * vocabulary) / gpus
+                parameters = layers * 12 * hidden ** 2 + 2 * hidden * vocabulary + (eyes["layers"] * 12 * 256 ** 2 if pictures else 0)
+                gathered = 8 * parameters * 3 / 4 / link
+                if own is not None:
+                    write(own)
+                rows = groups(devices, "--tensor", tensor, *(("--pictures", pictures) if pictures else ()), *(("--cost", file) if own is not None else ()))
+                self.assertEqual({row["schedule"] for row in rows}, {"sequence groups, 1 microbatch", "sequence groups, 2 microbatches"})
+                for row in rows:
+                    time, most, least = 0, 0, 0
+                    for each in row["groups"]:
+                        time += max(gathered, *(sum(seconds(i, group["gpus"]) for i in group["sequences"]) for group in each))
+                        most = max(most, *(sum(held(i, group["gpus"]) for i in group["sequences"]) for group in each))
+                        sequences, best = sorted(sum((group["sequences"] for group in each), [])), float("inf")
+                        for sizes in ((4,), (2, 2), (2, 1, 1), (1, 1, 1, 1)):
+                            for places in itertools.product(range(len(sizes)), repeat=len(sequences)):
+                                ends = [0] * len(sizes)
+                                for i, place in zip(sequences, places):
+                                    ends[place] += seconds(i, sizes[place])
+                                best = min(best, max(ends))
+                        least += max(gathered, best)
+                    self.assertAlmostEqual(row["seconds"], time, delta=1e-9 * time, msg=(row, own, tensor))
+                    self.assertAlmostEqual(row["seconds"], least, delta=1e-9 * time, msg=(row, own, tensor))
+                    self.assertAlmostEqual(row["memory_gb"] * 1e9, 18 * parameters / 4 + 8 * hidden * vocabulary + most, delta=1)
+            # Heads of the encoder are shared as those of layers are.
+            write_model(2)
+            self.assertLessEqual(max(group["gpus"] for row in groups(4, "--pictures", 3) for each in row["groups"] for group in each), 2)
 
     def test_lengths_on_gpus_that_differ(self):
         words = (*SMALL[:2], "--devices", 2, "--lengths", "512x3,2048", *unsearched(), "--format", "json", "--gpu")
@@ -1178,12 +1282,11 @@ class Choice(unittest.TestCase):
                 else:
                     line = next(line for line in text.splitlines() if name in re.split(" = |  +", line[2:]))
                     reasons.add(line.rsplit("  ", 1)[1])
-            self.assertEqual(reasons, {"experts need stages without shards", "experts need weights that stay",
-                                       "experts need a plain chain", "experts need layers that stay"})
+            self.assertEqual(reasons, {"experts need a plain chain", "experts need layers that stay"})
             rows = {each["schedule"]: each["seconds"] for each in found["candidates"]}
             # Where memory is short, only devices that lack it compute again.
             least = min(each["memory_gb"] for each in found["candidates"] if "cannot" not in each)
-            room = (found["candidates"][found["pick"]]["memory_gb"] + least) / 2
+            room = least + 0.05 * (found["candidates"][found["pick"]]["memory_gb"] - least)
             tight = json.loads(output(*words, "--experts", "--memory", f"{room}GB", "--format", "json"))
             self.check_pick(tight)
             relieved = [each for each in tight["candidates"] if re.search(r"--on-stages .* with (recompute|offload), experts overlapped$", each["schedule"])]
@@ -1194,7 +1297,8 @@ class Choice(unittest.TestCase):
                 self.assertGreaterEqual(each["seconds"], rows[name + ", experts overlapped"] * (1 - 1e-12))
                 self.assertLess(each["seconds"], rows[name + " with recompute, experts overlapped"])
             self.assertLess(rows["eager-1f1b, experts overlapped"], 0.97 * whole["eager-1f1b"]["seconds"])
-            searched = json.loads(output(*words, "--experts", "--search", "--rounds", 1, "--format", "json"))
+            found = json.loads(output(*words, "--experts", "--modules", 1, "--format", "json"))  # which no cut of two is best with
+            searched = json.loads(output(*words, "--experts", "--modules", 1, "--search", "--rounds", 1, "--format", "json"))
             pick = searched["candidates"][searched["pick"]]
             self.check_pick(searched)
             self.assertRegex(pick["schedule"], ", experts overlapped, cut anew$")
@@ -1204,6 +1308,72 @@ class Choice(unittest.TestCase):
                                  (("--format", "header"), "--format header cuts no layer")):
                 self.check_refusal((*words, "--experts", *more), wanted)
         self.check_refusal((*SMALL, "--experts"), "experts on several GPUs")
+
+    def test_experts_go_with_shards(self):
+        hidden, width, vocabulary, tokens, peak, link, network, host = 1024, 704, 32000, 2048, 989e12, 450e9, 50e9, 50e9
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.json"
+            def found(layers, devices, microbatches, *more):
+                model.write_text(json.dumps({"hidden_size": hidden, "num_attention_heads": 8, "vocab_size": vocabulary, "moe_intermediate_size": width,
+                                             "intermediate_size": 4096, "num_experts": 16, "num_experts_per_tok": 4, "num_hidden_layers": layers}), encoding="utf-8")
+                return {each["schedule"]: each for each in json.loads(output(
+                    "--model", model, "--gpu", "h100", "--sequence", tokens, "--expert", 8, "--devices", devices, "--microbatches", microbatches,
+                    "--experts", "--format", "json", *more))["candidates"]}
+            attention = 2 * hidden * tokens ** 2 / (0.62 * peak)
+            before = 2 * tokens * (4 * hidden ** 2 + hidden * 16) / (0.62 * peak)
+            experts = 2 * tokens * 2 * hidden * 4 * width / (0.62 * peak)
+            outputs = 2 * tokens * hidden * vocabulary / (0.40 * peak)
+            message = 2 * tokens * hidden * 4 * 7 / 8 / link
+            layer = 4 * hidden ** 2 + 16 * hidden + 2 * hidden * 16 * width // 8  # parameters on a GPU
+            copies = 2 * tokens * hidden * 4
+            kept = tokens * (14 * hidden + 4 * 8 + 2 * hidden + 4 * width * 4) + copies
+            # A vocabulary in shards, one microbatch: a layer on each of two devices, messages from and to shards, which exchange statistics, too.
+            hop = 2 * tokens * hidden / link
+            forward = before + attention + message + experts + message
+            rows = found(2, 2, 1, "--schedules", "1f1b,zb-h1")
+            for name, hidden_by in (("1f1b with vocabulary-2", experts), ("1f1b with vocabulary-interlaced", experts), ("zb-h1 with vocabulary-2", 0)):
+                # Gradients of experts hide the message back, or come after it all, with those of attention.
+                backward = message + experts + max(hidden_by, message) + before + 2.5 * attention
+                whole = hop + forward + hop + forward + hop + outputs / 2 + hop + outputs + hop + backward + hop + backward
+                self.assertAlmostEqual(rows[name + ", experts overlapped"]["seconds"], whole + max(experts - hidden_by + before, hop), places=12, msg=name)
+            # Four microbatches: devices 1 and 2 hold three and two of them with two barriers more, one set of logits, and half of both ends.
+            rows = found(2, 2, 4, "--schedules", "1f1b")
+            for name, most in (("vocabulary-1", 3), ("vocabulary-2", 4), ("vocabulary-interlaced", 3)):
+                row = rows[f"1f1b with {name}, experts overlapped"]
+                self.assertAlmostEqual(row["bound"], 4 * (3 * (before + experts) + 3.5 * attention + 3 * outputs / 2), places=12)
+                self.assertGreater(row["seconds"], row["bound"])
+                resident = 18 * (layer + hidden * vocabulary) + 6 * tokens * vocabulary / 2
+                self.assertAlmostEqual(row["memory_gb"] * 1e9, resident + most * kept + copies, delta=1, msg=name)
+            # Weights in shards of two replicas, two microbatches on one device: a layer waits for its own weights, the output layer for those
+            # after it; gradients are scattered once, at the end.
+            def check(engines, row):
+                ends, clock = {}, {}
+                for engine, name, time, needs in engines:
+                    clock[engine] = ends[name] = max([clock.get(engine, 0), *(ends[each] for each in needs)]) + time
+                return abs(row["seconds"] - max(clock.values())) < 1e-12
+            first, last = layer + hidden * vocabulary, hidden * vocabulary
+            gathers = [("g", "gather", 2 * first / 2 / network, ()), ("g", "gather output", 2 * last / 2 / network, ())]
+            scatters = [("g", "scatter", 4 * first / 2 / network, ("V1",)), ("g", "scatter output", 4 * last / 2 / network, ())]
+            def ahead(i):
+                return [("c", f"A{i}", before + attention, ("gather",)), ("n", f"D{i}", message, (f"A{i}",)), ("c", f"E{i}", experts, (f"D{i}",)),
+                        ("n", f"C{i}", message, (f"E{i}",)), ("c", f"O{i}", outputs, (f"C{i}", "gather output"))]
+            def back(i):
+                return [("c", f"Oi{i}", outputs, (f"O{i}",)), ("c", f"Ow{i}", outputs, ()), ("n", f"K{i}", message, (f"Oi{i}",)),
+                        ("c", f"M{i}", experts, (f"K{i}",)), ("c", f"W{i}", experts, ()), ("n", f"J{i}", message, (f"M{i}",)),
+                        ("c", f"B{i}", before + 2.5 * attention, (f"J{i}",)), ("c", f"V{i}", before, ())]
+            for more in ((), ("--search", "--rounds", 1)):
+                row = found(1, 1, 2, "--data", 2, "--schedules", "1f1b", *more)["1f1b with sharded-weights, experts overlapped"]
+                f, b = ahead(1), back(0)
+                orders = ([*gathers, *ahead(0), *both, *back(1), *scatters] for both in ([*f[:4], *b[:3], f[4], *b[3:]], [*b, *f]))
+                self.assertTrue(any(check(order, row) for order in orders), row)
+                parameters = layer + 2 * hidden * vocabulary
+                held = (2 + 4 + 12) * parameters / 2 + (2 + 4) * parameters + 6 * tokens * vocabulary
+                self.assertAlmostEqual(row["memory_gb"] * 1e9, held + 2 * kept + copies, delta=1)
+            # Half of the stages of a device on the host: what they gather and scatter is theirs alone.
+            rows = found(4, 2, 2, "--schedules", "interleaved", "--layout", "Et|t|t|tL")
+            plain, away = (rows[f"interleaved --stages-per-device 2{more}, experts overlapped"] for more in ("", " with weights-on-host"))
+            self.assertAlmostEqual((plain["memory_gb"] - away["memory_gb"]) * 1e9, 12 * (layer + hidden * vocabulary), delta=1)
+            self.assertGreater(away["seconds"], plain["seconds"])
 
     def test_modules_and_an_encoder_are_parts_of_stages(self):
         hidden, layers, sequence, vocabulary = 512, 6, 1024, 20000
@@ -1352,9 +1522,18 @@ class Choice(unittest.TestCase):
                 parts = layers + further + (5 if pictures else 0)
                 words = ("--model", model, "--gpu", draw.choice(("a100", "h100")), "--sequence", draw.choice((256, 1024)), "--devices", devices,
                          *(("--pictures", pictures) if pictures else ()),
-                         "--microbatches", draw.randint(1, 3 * devices), *unsearched(), "--format", "json")
+                         "--microbatches", draw.randint(1, 3 * devices), *unsearched(), "--json")
+                if devices in (5, 16):  # parts of random times, too
+                    file = pathlib.Path(folder) / "costs.json"
+                    file.write_text(json.dumps({"pipelining_costs": 1, "unit": "ms", "communication": draw.randint(0, 3),
+                                                **{kind: [[draw.randint(0, 99) / 10] for _ in range(parts + 2)]
+                                                   for kind in ("forward", "backward_input", "backward_weight")}}), encoding="utf-8")
+                    words = (*words, "--cost", file)
                 free = json.loads(output(*words))
                 rows = free["candidates"]
+                pick = rows[free["pick"]]
+                if not is_apart(pick) and "--memory " not in pick["schedule"]:
+                    self.check_header(pick, *words[:words.index("--schedules")], *only(pick), *words[words.index("--json") + 1:])
                 most, least = (of(row["memory_gb"] for row in rows) for of in (max, min))
                 for limit in (least * 1.0001, draw.uniform(least, most), rows[free["pick"]]["memory_gb"] * 0.9999):
                     if limit <= least:

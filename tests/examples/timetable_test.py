@@ -604,6 +604,12 @@ class Timetables(unittest.TestCase):
             # Right before its own backward pass a forward pass keeps its activation.
             self.assertEqual({one["kind"] for one in made["passes"][3]}, {"F", "B"})
         self.assertEqual(table("zb-auto", "--devices", 8, "--microbatches", 24, "--memory-limit", 2, "--with", "recompute")["makespan"], 107)
+        with tempfile.TemporaryDirectory() as folder:  # a last stage that is much slower than the others computes nothing again
+            file = pathlib.Path(folder) / "costs.json"
+            file.write_text(json.dumps({"pipelining_costs": 1, "communication": 0, **{kind: [[each] for each in (3, 2, 2, 2, 2, 3, 3, 8.4)]
+                                        for kind in ("forward", "backward_input", "backward_weight")}}), encoding="utf-8")
+            for adapted, wanted in (("recompute", 857.4), ("recompute-first", 1126.2)):
+                self.assertAlmostEqual(table("1f1b", "--devices", 8, "--microbatches", 32, "--with", adapted, "--cost", file)["makespan"], wanted)
         for cost in ("0.25", "8"):  # chunks: what hides behind the next one moves
             self.assertEqual(table("seq1f1b", *size, "--with", "offload-chunks", "--copy-cost", cost)["makespan"],
                              table("seq1f1b", *size)["makespan"])
@@ -655,6 +661,10 @@ class Timetables(unittest.TestCase):
             result = run(*words, "--devices", 4, "--microbatches", 8)
             self.assertEqual((result.returncode, result.stdout), (2, ""), words)
             self.assertIn(wanted, result.stderr)
+
+    def test_v_auto_on_two_devices_is_as_short_as_can_be(self):
+        for microbatches, most in ((4, 211), (6, 311), (16, 811)):
+            self.assertLessEqual(table("v-auto", "--devices", 2, "--microbatches", microbatches, "--memory-limit", 4, "--cost", "10,10,5,1")["span"], most)
 
     def test_adapters_that_cannot_be(self):
         for words, text in (

@@ -149,7 +149,7 @@ void write_lanes(Sink& sink, device_text const& at) {
     std::stable_sort(members.begin(), members.end(), [&](int one, int other) {
       return direction_of(item_at(one)) < direction_of(item_at(other));
     });
-    if (at.work.message_of(item_at(group.first)).exchange == pipelining::nothing)
+    if (at.work.exchange_at(item_at(group.first)) == pipelining::nothing)
       sink.word("group");
     else
       sink.word("exchange");

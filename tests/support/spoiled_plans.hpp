@@ -24,6 +24,11 @@ namespace support {
                                                                  pipelining::item const& step) {
   return of.messages.at(static_cast<std::size_t>(step.message));
 }
+//! @brief The exchange that the message of an item is part of, to be spoiled.
+[[nodiscard]] inline int& exchange_at(pipelining::plan& of, pipelining::item const& step) {
+  of.exchanges.resize(of.messages.size(), pipelining::nothing);
+  return of.exchanges.at(static_cast<std::size_t>(step.message));
+}
 //! @brief The uses of an item, to be spoiled.
 [[nodiscard]] inline std::span<pipelining::use> uses_of(pipelining::plan& of,
                                                         pipelining::item const& step) {

@@ -69,7 +69,7 @@ public:
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
     posted_group& together = posted_[static_cast<std::size_t>(&own.board - boards_.data())];
-    bool const exchanges = work_.message_of(group.front()).exchange != nothing;
+    bool const exchanges = work_.exchange_at(group.front()) != nothing;
     if (exchanges)
       together = {first, static_cast<int>(group.size()), static_cast<int>(group.size())};
     for (std::size_t k = 0; k < group.size(); ++k) {

@@ -20,25 +20,32 @@ namespace pipelining::inline v0_3::detail {
 //! True for the kinds that multiply with the weights of their stage: all but the gradient of
 //! weights.
 [[nodiscard]] constexpr bool reads_weights(kind_of_pass const& kind) noexcept {
-  return kind.calls == stage_call::forward || kind.calls == stage_call::recompute ||
-         kind.calls == stage_call::backward || kind.calls == stage_call::backward_input;
+  return kind.on == engine::compute && !stands_between(kind) && kind.is <= role::again &&
+         kind.is != role::weights;
 }
 
 //! True for the kinds that may add to the gradients of whole weights. A gradient of an input comes
 //! with those of gains and of an embedding.
 [[nodiscard]] constexpr bool touches_gradients(flow const& declared, pass_kind kind) noexcept {
-  return declared.adds_gradients(kind) || declared[kind].calls == stage_call::backward_input;
+  return declared.adds_gradients(kind) || declared[kind].is == role::input;
+}
+
+//! A kind that a flow gets from another one: without its letter where a kind of the flow has that.
+[[nodiscard]] constexpr kind_of_pass lettered(flow const& declared, kind_of_pass kind) noexcept {
+  if (std::ranges::count(declared.kinds, kind.letter, &kind_of_pass::letter) > 0)
+    kind.letter = '\0';
+  return kind;
 }
 
 //! Declares what sharded weights add to a flow.
 class weight_shards {
 public:
-  constexpr explicit weight_shards(flow const& of) {
+  constexpr weight_shards(flow const& of, int later, engine moves) : later_(later), moves_(moves) {
     for (int i = 0; i < of.data_count; ++i)
       add(of.data[i]);
     for (int i = 0; i < flow::most_kinds; ++i)
       flow_.kinds[i] = of.kinds[i];
-    flow_.kind_count = std::max(of.kind_count, index_of(pass_kind::keep_weights) + 1);
+    flow_.kind_count = std::max(of.kind_count, index_of(pass_kind::keep_weights) + later + 1);
   }
   [[nodiscard]] constexpr flow run() {
     std::uint8_t const in_use = add_visits("", pass_kind::request_weights);
@@ -70,10 +77,11 @@ private:
     to.effects[to.effect_count++] = one;
   }
   constexpr void add(pass_kind named, std::initializer_list<effect> effects) {
-    if (flow_[named].exists())
+    kind_of_pass& kind = flow_.kinds[index_of(named) + later_];
+    if (kind.exists())
       throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
-    kind_of_pass& kind = flow_.kinds[index_of(named)];
-    kind = training_kind(named);
+    kind = lettered(flow_, training_kind(named));
+    kind.on = kind.on == engine::compute ? engine::compute : moves_;
     for (effect const& one : effects)
       add(kind, one);
   }
@@ -128,6 +136,8 @@ private:
   }
 
   flow flow_;
+  int later_;
+  engine moves_;
 };
 
 //! A flow of training whose weights lie in shards. The whole weights of a stage are gathered for a
@@ -143,11 +153,14 @@ private:
 //! to weight gradients are where these are collected; or both come after the `keep_weights` of
 //! their stage, whose weights never leave the device.
 //!
+//! @param later by how much the numbers of these kinds are larger than in `pass_kind`
+//! @param moves the engine of gathers and scatters
 //! @throws std::invalid_argument (in the compiler: no constant) for a flow that has them already,
 //! or has no room for them.
 //! @source Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023.
-[[nodiscard]] constexpr flow shard_weights(flow const& of) {
-  return weight_shards(of).run();
+[[nodiscard]] constexpr flow
+shard_weights(flow const& of, int later = 0, engine moves = engine::network) {
+  return weight_shards(of, later, moves).run();
 }
 
 //! Training in less memory. A forward pass may keep only its input, and `recompute` brings

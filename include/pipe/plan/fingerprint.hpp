@@ -106,8 +106,8 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int 
     order.add(end.peer);
     order.add(group);
     order.add(end.sequence);
-    if (end.exchange != nothing)
-      order.add(end.exchange);
+    if (int const exchange = work.exchange_at(step); exchange != nothing)
+      order.add(exchange);
     order.add(step.what == operation::send ? work.key(device, end.peer)
                                            : work.key(end.peer, device));
     for (use const& carried : work.uses_of(step))

@@ -43,9 +43,6 @@ struct message_end {
   //! The same at both ends. A message that a pass makes: the number of its reader among the stages
   //! that read it. Another message: a number of its own.
   int number = 0;
-  //! The number of the exchange that it is part of, the same at all of its ends. An exchange is one
-  //! step of all devices that take part.
-  int exchange = nothing;
 
   friend constexpr bool operator==(message_end const&, message_end const&) = default;
 };

@@ -295,7 +295,7 @@ void complete_programs(program_writer& writer,
 //! Lowers the passes that are in a global order.
 template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
 [[nodiscard]] plan lower_order(timetable_view table,
-                               std::vector<int> const& order,
+                               std::vector<int> order,
                                bool evaluates,
                                Sizes const& sizes,
                                lower_options const& options,
@@ -316,6 +316,7 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
   data_uses const uses(over, kinds_of(table));
   program_writer writer(table, result);
   write_programs<Policy>(table, order, uses, hooks, writer, result, by);
+  order = {};
   complete_programs<Policy>(writer, uses, sizes, result, by);
   check_layouts(result);
   if (proof const verdict = prove(result, by); !verdict)
@@ -350,7 +351,7 @@ template <communication_policy Policy = communicators::per_pair,
   std::vector<int> order;
   if (options.validation != step_validation::last)
     order = detail::global_order(table);
-  return detail::lower_order<Policy>(table, order, false, sizes, options, by);
+  return detail::lower_order<Policy>(table, std::move(order), false, sizes, options, by);
 }
 
 } // namespace pipelining::inline v0_3

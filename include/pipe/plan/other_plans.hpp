@@ -61,7 +61,7 @@ template <communication_policy Policy = communicators::per_pair,
   for (int const entry : detail::global_order(table))
     if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
-  return detail::lower_order<Policy>(table, order, true, sizes, options, by);
+  return detail::lower_order<Policy>(table, std::move(order), true, sizes, options, by);
 }
 
 namespace detail {

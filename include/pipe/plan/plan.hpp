@@ -86,6 +86,7 @@ struct plan_view {
   int other_messages = 0;                   //!< messages that no pass makes
   std::int64_t const* host_bytes = nullptr; //!< [P], of the arena on the host
   step_validation validation = step_validation::at_once; //!< where there are totals
+  std::span<int const> exchanges{};                      //!< of messages, as in `plan`
 
   //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
   //! copies.
@@ -120,6 +121,11 @@ struct plan_view {
   //! The message of an item that sends or receives.
   [[nodiscard]] constexpr detail::message_end const& message_of(item const& step) const noexcept {
     return messages[static_cast<std::size_t>(step.message)];
+  }
+  //! The exchange that the message of an item is part of, or `nothing`.
+  [[nodiscard]] constexpr int exchange_at(item const& step) const noexcept {
+    auto const at = static_cast<std::size_t>(step.message);
+    return at < exchanges.size() ? exchanges[at] : nothing;
   }
   //! The layout of the slots of a class.
   [[nodiscard]] constexpr detail::slot_layout const& layout(int device,
@@ -198,6 +204,9 @@ struct plan {
   std::vector<std::int64_t> arena_bytes{};               //!< [P]
   std::vector<std::int64_t> host_bytes{};                //!< [P], of the arenas on the host
   step_validation validation = step_validation::at_once; //!< of the step of the optimizer
+  //! The numbers of the exchanges that messages are part of, the same at all of their ends; empty
+  //! where none is. An exchange is one step of all devices that take part.
+  std::vector<int> exchanges{};
 
   [[nodiscard]] plan_view view() const noexcept {
     return {.over = over,
@@ -217,7 +226,8 @@ struct plan {
             .totals_bytes = totals_bytes,
             .other_messages = other_messages,
             .host_bytes = host_bytes.empty() ? nullptr : host_bytes.data(),
-            .validation = validation};
+            .validation = validation,
+            .exchanges = exchanges};
   }
   operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
 };
@@ -316,7 +326,7 @@ exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
 //! @brief True for a message of an exchange that brings the same from one device to all others.
 //! @param step one of its ends.
 [[nodiscard]] constexpr bool is_broadcast(plan_view const& work, item const& step) noexcept {
-  int const exchange = work.message_of(step).exchange;
+  int const exchange = work.exchange_at(step);
   if (exchange == nothing || work.over.in_group(step.work.stage))
     return false;
   int receivers = 0;

@@ -249,7 +249,7 @@ inline bool check_items(plan_view const& work,
           found.add({device_check::ran_twice, {broken, device, i}});
       } else {
         messages.enter(step, i, found);
-        exchanges = exchanges || work.message_of(step).exchange != nothing;
+        exchanges = exchanges || work.exchange_at(step) != nothing;
       }
       if (!has_room(work, layouts, step))
         found.add({device_check::layout, {proof::rule::slots_overlap, device, i}});

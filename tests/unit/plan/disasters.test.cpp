@@ -181,7 +181,7 @@ TEST_CASE("an exchange of three devices that drains only if one of them leaves e
   CHECK(simulated(work) == outcome::drains);
   CHECK(pp::prove(work).broken != rule::circular);
   for (pp::item& step : work.items)
-    support::message_of(work, step).exchange = step.work.stage == 2 ? pp::nothing : 7;
+    support::exchange_at(work, step) = step.work.stage == 2 ? pp::nothing : 7;
   CHECK(pp::prove(work).broken == rule::circular);
   std::string const text = verdict_of(work);
   CHECK(text.find("  device 0, item 0: send") != std::string::npos);

@@ -145,8 +145,8 @@ TEST_CASE("two collectives that a device runs the other way round are found") {
   REQUIRE(verdict_on(work).empty());
   // Its shard of the embedding for microbatch 0, and for microbatch 1.
   auto const steps = work.view().program_of(1);
-  REQUIRE((work.view().message_of(steps[1]).exchange != pp::nothing &&
-           work.view().message_of(steps[3]).exchange != pp::nothing));
+  REQUIRE((work.view().exchange_at(steps[1]) != pp::nothing &&
+           work.view().exchange_at(steps[3]) != pp::nothing));
   SUBCASE("one is later than it could be") {
     post_later(work, 1, 1, 1);
     CHECK(verdict_on(work).empty());

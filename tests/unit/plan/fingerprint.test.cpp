@@ -109,7 +109,9 @@ TEST_CASE("every change of a plan changes its fingerprint") {
     };
     change_message([](pp::detail::message_end& end) { end.peer += 7; });
     change_message([](pp::detail::message_end& end) { end.sequence += 7; });
-    change_message([](pp::detail::message_end& end) { end.exchange += 7; });
+    pp::plan exchanged = sound;
+    support::exchange_at(exchanged, exchanged.items[i]) += 7;
+    enter(exchanged);
     pp::plan work = sound;
     ++support::uses_of(work, work.items[i])[0].bytes;
     enter(work);

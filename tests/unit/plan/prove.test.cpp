@@ -44,7 +44,10 @@ void corrupt(pp::plan& work, std::minstd_rand& random) {
   case 6: end.sequence += by; break;
   case 7: used.index += by; break;
   case 8: used.of = static_cast<pp::slot_class>(below(pp::detail::slot_classes)); break;
-  case 9: used.at = static_cast<pp::detail::slot_place>(below(static_cast<int>(pp::detail::slot_place::outputs) + 1)); break;
+  case 9:
+    used.at = static_cast<pp::detail::slot_place>(
+      below(static_cast<int>(pp::detail::slot_place::outputs) + 1));
+    break;
   case 10: used.count = static_cast<std::uint16_t>(used.count + by); break;
   case 11: one.first_use += by; break;
   case 12: one.wait_count /= 2; break;
@@ -57,7 +60,10 @@ void corrupt(pp::plan& work, std::minstd_rand& random) {
   case 19: work.layouts[below(work.layouts.size())].count += by; break;
   case 20: work.waits[below(work.waits.size())] += by; break;
   case 21: one.message += by; break;
-  case 22: end.exchange += by; break;
+  case 22:
+    work.exchanges.resize(work.messages.size(), pp::nothing);
+    work.exchanges[below(work.exchanges.size())] += by;
+    break;
   case 23: one.first_wait += by; break;
   case 24: used = work.uses[below(work.uses.size())]; break;
   default: work.lanes[below(work.lanes.size())] += by; break;

@@ -90,8 +90,8 @@ std::vector<int> exchanges_of(pp::plan_view work, int device) {
   for (int first = 0; first < static_cast<int>(steps.size());
        first = pp::detail::end_of_group(steps, first))
     if (pp::item const& step = steps[static_cast<std::size_t>(first)];
-        step.what != pp::operation::run && work.message_of(step).exchange != pp::nothing)
-      result.push_back(work.message_of(step).exchange);
+        step.what != pp::operation::run && work.exchange_at(step) != pp::nothing)
+      result.push_back(work.exchange_at(step));
   return result;
 }
 
@@ -139,9 +139,9 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
     for (int first = 0, end = 0; first < static_cast<int>(steps.size()); first = end) {
       end = pp::detail::end_of_group(steps, first);
       pp::item const& head = steps[static_cast<std::size_t>(first)];
-      if (head.what == pp::operation::run || whole.view().message_of(head).exchange == pp::nothing)
+      if (head.what == pp::operation::run || whole.view().exchange_at(head) == pp::nothing)
         continue;
-      int const own = whole.view().message_of(head).exchange;
+      int const own = whole.view().exchange_at(head);
       auto const set = [&](pp::plan& broken, int from, auto change) {
         for (int i = from; i < end; ++i)
           change(broken.items[first_item + static_cast<std::size_t>(i)]);
@@ -149,7 +149,7 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
       for (int const exchange : {pp::nothing, -5, own + 1, 1 << 30}) {
         pp::plan broken = whole;
         set(broken, first, [&](pp::item const& step) {
-          support::message_of(broken, step).exchange = exchange;
+          support::exchange_at(broken, step) = exchange;
         });
         CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         ++spoiled;
@@ -167,7 +167,7 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
         pp::detail::message_numbers const numbers(whole);
         for (pp::item const& step : broken.items)
           if (step.what != pp::operation::run && numbers.of(step) == numbers.of(alone))
-            support::message_of(broken, step).exchange = pp::nothing;
+            support::exchange_at(broken, step) = pp::nothing;
         CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         if (i + 1 == end && i > first) { // in a group of its own
           broken.items[first_item + static_cast<std::size_t>(i)].joins = false;

@@ -301,6 +301,18 @@ void count_devices(choose_command const& asked,
                    candidate& one,
                    std::function<held_at_once(int device)> const& of);
 
+//! Bytes of its stages that a device and its host have all the time.
+//! @param bytes [S]
+[[nodiscard]] held_at_once resident_on(choose_command const& asked,
+                                       candidate const& one,
+                                       pp::timetable_view table,
+                                       std::vector<pp::stage_bytes> const& bytes,
+                                       int device);
+//! The most bytes of whole weights and of whole gradients that a device has, where these are
+//! gathered and scattered.
+[[nodiscard]] double
+gathered_at_once(pp::timetable_view table, int device, std::vector<pp::stage_bytes> const& bytes);
+
 //! Fills in the memory that a timetable of a candidate takes.
 void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one);
 
@@ -433,6 +445,31 @@ void add_groups(choose_command const& asked, progress_line& line, candidates& fo
 //! Tokens of each sequence as it is laid out, padding among them.
 [[nodiscard]] std::vector<int> laid_out(choose_command const& asked,
                                         std::span<pp::packed_microbatch const> microbatches);
+//! Measured times of whole sequences, and what pieces of them take: as much of it as is predicted.
+//! A table with one time for all microbatches is of the longest sequence.
+class measured_sequences {
+public:
+  measured_sequences(choose_command const& asked, pp::cost_table cost)
+      : devices_(asked.devices), lengths_(asked.lengths),
+        longest_(*std::max_element(lengths_.begin(), lengths_.end())), cost_(std::move(cost)) {}
+
+  //! What the measured time is of: the sequence of a piece, or the longest one.
+  [[nodiscard]] pp::sequence_piece whole(pp::sequence_piece const& piece) const;
+  //! @param predicted seconds of the piece @param predicted_whole and of `whole(piece)`
+  [[nodiscard]] double operator()(pp::pass_kind kind,
+                                  int stage,
+                                  pp::sequence_piece const& piece,
+                                  double predicted,
+                                  double predicted_whole) const;
+  //! Of a message of so many tokens.
+  [[nodiscard]] double message_seconds(int from, int to, std::int64_t tokens) const;
+
+private:
+  int devices_;
+  std::span<int const> lengths_;
+  int longest_;
+  pp::cost_table cost_;
+};
 //! Predictions for a piece: pictures are spread over the tokens of its sequence.
 //! @param tokens of each sequence
 [[nodiscard]] pp::prediction

@@ -123,18 +123,14 @@ double gigabytes_of(pp::dynamic_timetable const& table,
   int const devices = table.over.extents.devices;
   double most = 0;
   for (int device = 0; device < devices; ++device) {
-    auto const peak = [&](pp::slot_class of, std::int64_t pp::stage_bytes::*part) {
-      return pp::peak_slot_bytes(table, device, of, [&](pp::pass const& what) {
-        return static_cast<double>(bytes[what.stage].*part);
+    double const kept =
+      pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&](pp::pass const& what) {
+        return static_cast<double>(bytes[what.stage].activation);
       });
-    };
     double const logits = device == first % devices
                             ? static_cast<double>(bytes[static_cast<std::size_t>(first)].logits)
                             : 0;
-    most = std::max(most,
-                    peak(pp::slot_class::weights, &pp::stage_bytes::weights) +
-                      peak(pp::slot_class::full_gradients, &pp::stage_bytes::gradients) +
-                      peak(pp::slot_class::activation, &pp::stage_bytes::activation) + logits);
+    most = std::max(most, gathered_at_once(table, device, bytes) + kept + logits);
   }
   return most / 1e9;
 }

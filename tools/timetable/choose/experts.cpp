@@ -23,6 +23,28 @@ std::vector<pp::stage_content> layers_of(pp::stage_content const& stage) {
   return result;
 }
 
+//! Bytes of weights and gradients of the layers of a stage; the first has the embedding's, too.
+std::vector<pp::stage_bytes> weights_of(choose_command const& asked,
+                                        pp::stage_content const& stage,
+                                        std::span<pp::stage_content const> layers,
+                                        std::vector<int> const& chunk_lengths) {
+  std::vector<pp::stage_bytes> result;
+  pp::stage_content so_far{.layers = 0, .embedding = stage.embedding, .shards = stage.shards};
+  pp::stage_bytes before;
+  for (pp::stage_content const& each : layers) {
+    so_far.output = so_far.output || each.output;
+    so_far.layers += each.layers;
+    so_far.dense += each.dense;
+    so_far.encoders += each.encoders;
+    so_far.modules += each.modules;
+    pp::stage_bytes const now = asked.predicted().bytes(so_far, chunk_lengths);
+    result.push_back(
+      {.weights = now.weights - before.weights, .gradients = now.gradients - before.gradients});
+    before = now;
+  }
+  return result;
+}
+
 //! True where tokens of a layer travel.
 bool has_experts(pp::stage_content const& layer) {
   return layer.layers - layer.dense + layer.modules > 0;
@@ -102,8 +124,21 @@ layer_bytes bytes_of_piece(pp::prediction const& on,
 //! The layers of all stages, and the microbatches that go through them.
 struct expert_work {
   choose_command const& asked;
-  std::vector<pp::stage_content> layers{};
   std::span<pp::packed_microbatch const> microbatches{}; //!< one where all are alike
+  std::vector<pp::stage_content> layers{};
+  std::vector<pp::stage_bytes> weights{}; //!< of these, and their gradients
+  std::vector<int> counts{};              //!< [S] layers of each stage
+  std::vector<int> stages{};              //!< [layers] the stage of each
+
+  //! Adds the layers of the next stage.
+  void add(pp::stage_content const& stage, std::vector<int> const& chunk_lengths) {
+    std::vector<pp::stage_content> const more = layers_of(stage);
+    std::vector<pp::stage_bytes> const bytes = weights_of(asked, stage, more, chunk_lengths);
+    layers.insert(layers.end(), more.begin(), more.end());
+    weights.insert(weights.end(), bytes.begin(), bytes.end());
+    stages.insert(stages.end(), more.size(), static_cast<int>(counts.size()));
+    counts.push_back(static_cast<int>(more.size()));
+  }
 
   //! [layers][microbatches], of what `of(on, layer, piece)` gives for each piece
   template <class Value, class Of>
@@ -175,32 +210,63 @@ pp::cost_table measured_times(pp::cut_costs const& parts,
   return result;
 }
 
-//! Times of the passes of layers; messages between devices as before.
+//! Times of the passes of layers. Shards of a vocabulary and messages take as long as before, and a
+//! layer its part of the bytes of what its stage gathers or scatters.
 class expert_times {
 public:
-  expert_times(expert_work const& work, any_cost const& whole)
-      : work_(work), latency_(whole.latency()), links_(whole.links().begin(), whole.links().end()),
-        of_layer_(work.sums<times>(
-          [&work](pp::prediction const& on, std::size_t layer, pp::sequence_piece const& piece) {
-            return times_of(on, work.layers[layer], piece);
-          })) {
-    if (work.asked.measured_layers)
+  expert_times(expert_work const& work, any_cost const& whole) : work_(work), whole_(whole) {
+    of_stage_.resize(work.counts.size());
+    for (std::size_t layer = 0; layer < work.layers.size(); ++layer) {
+      pp::stage_bytes& of = of_stage_[static_cast<std::size_t>(work.stages[layer])];
+      of.weights += work.weights[layer].weights;
+      of.gradients += work.weights[layer].gradients;
+    }
+    std::optional<measured_sequences> of_sequences;
+    if (work.asked.measured_layers) {
       measured_ = measured_times(*work.asked.measured_layers, work.layers);
+      if (!work.asked.lengths.empty())
+        of_sequences.emplace(work.asked, *std::exchange(measured_, {}));
+    }
+    of_layer_ = work.sums<times>(
+      [&](pp::prediction const& on, std::size_t layer, pp::sequence_piece const& piece) {
+        times result = times_of(on, work.layers[layer], piece);
+        if (of_sequences)
+          result.measure(*of_sequences, on, static_cast<int>(layer), work.layers[layer], piece);
+        return result;
+      });
   }
 
   [[nodiscard]] double duration(pp::pass const& what) const {
-    pp::role const is = layer_bytes::kinds[what.kind].is;
-    if (measured_ && is != pp::role::copy && is != pp::role::mark) {
+    if (pp::detail::index_of(what.kind) >= layer_bytes::kinds.kind_count)
+      return duration_of_shards(what);
+    if (measured_ && is_measured(what.kind)) {
       pp::pass as = what;
       as.kind = measured_kind(what.kind);
       return measured_->duration(as);
     }
     return of_layer_[work_.index(what)].of[static_cast<std::size_t>(what.kind)];
   }
-  [[nodiscard]] double latency() const noexcept { return latency_; }
-  [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
+  [[nodiscard]] double latency() const noexcept { return whole_.latency(); }
+  [[nodiscard]] auto groups() const noexcept { return whole_.groups(); }
+  [[nodiscard]] std::span<double const> links() const noexcept { return whole_.links(); }
 
 private:
+  [[nodiscard]] double duration_of_shards(pp::pass const& what) const {
+    std::size_t const layer = what.stage;
+    pp::pass of = what;
+    of.kind =
+      static_cast<pp::pass_kind>(pp::detail::index_of(what.kind) - pp::detail::shards_later);
+    of.stage = static_cast<decltype(of.stage)>(work_.stages[layer]);
+    double const all = whole_.duration(of);
+    pp::kind_of_pass const& kind = pp::detail::training_kind(of.kind);
+    if (kind.on == pp::engine::compute || all == 0)
+      return all;
+    auto const part = kind.calls == pp::stage_call::scatter_gradients ? &pp::stage_bytes::gradients
+                                                                      : &pp::stage_bytes::weights;
+    return all * static_cast<double>(work_.weights[layer].*part) /
+           static_cast<double>(of_stage_[of.stage].*part);
+  }
+
   struct times {
     std::array<double, layer_bytes::kinds.kind_count> of{};
 
@@ -208,7 +274,24 @@ private:
       std::transform(of.begin(), of.end(), other.of.begin(), of.begin(), std::plus<>());
       return *this;
     }
+    //! Puts measured times in place of predicted ones of a piece.
+    void measure(measured_sequences const& measured,
+                 pp::prediction on,
+                 int layer,
+                 pp::stage_content const& content,
+                 pp::sequence_piece const& piece) {
+      on.setup.sequence = measured.whole(piece).tokens;
+      times const whole = times_of(on, content, measured.whole(piece));
+      for (std::size_t i = 0; i < of.size(); ++i)
+        if (auto const kind = static_cast<pp::pass_kind>(i); is_measured(kind))
+          of[i] = measured(measured_kind(kind), layer, piece, of[i], whole.of[i]);
+    }
   };
+
+  static bool is_measured(pp::pass_kind kind) {
+    pp::role const is = layer_bytes::kinds[kind].is;
+    return is != pp::role::copy && is != pp::role::mark;
+  }
 
   static times times_of(pp::prediction const& of,
                         pp::stage_content const& layer,
@@ -246,22 +329,11 @@ private:
   }
 
   expert_work const& work_;
-  double latency_;
-  std::vector<double> links_;
+  any_cost const& whole_;
+  std::vector<pp::stage_bytes> of_stage_;  // weights and gradients
   std::vector<times> of_layer_;            // [layers][microbatches]
-  std::optional<pp::cost_table> measured_; // in place of these, but for copies
+  std::optional<pp::cost_table> measured_; // by microbatch, in place of these, but for copies
 };
-
-//! Why layers of a candidate are not cut; empty where they are.
-std::string reason_against(candidate const& one) {
-  if (is_apart(one.choice))
-    return "experts need layers that stay";
-  if (one.choice.has_shards())
-    return "experts need stages without shards";
-  bool const moves = one.choice.shards_weights() || one.choice.gathers_weights() ||
-                     one.choice.adapted == adapter::weights_on_host;
-  return moves ? "experts need weights that stay" : "";
-}
 
 //! The shorter one of the orders with and without passes put together.
 pp::dynamic_timetable
@@ -299,25 +371,22 @@ evaluated cut_at_experts(choose_command const& asked,
                          any_cost const& whole,
                          std::span<pp::packed_microbatch const> microbatches) {
   candidate& one = plain.what;
-  one.cannot = reason_against(one);
-  if (!one.cannot.empty())
+  if (is_apart(one.choice)) {
+    one.cannot = "experts need layers that stay";
     return plain;
-  std::vector<int> counts;
-  expert_work work{asked, {}, microbatches};
-  std::vector<double> resident(static_cast<std::size_t>(asked.devices));
-  for (pp::stage_content const& stage : content_of(asked, one)) {
-    std::vector<pp::stage_content> const of_stage = layers_of(stage);
-    auto const device =
-      static_cast<std::size_t>(pp::device_of(plain.table, static_cast<int>(counts.size()), 0));
-    counts.push_back(static_cast<int>(of_stage.size()));
-    work.layers.insert(work.layers.end(), of_stage.begin(), of_stage.end());
-    resident[device] +=
-      static_cast<double>(asked.predicted().bytes(stage, one.chunk_lengths).resident());
   }
+  expert_work work{asked, microbatches};
+  std::vector<pp::stage_content> const content = content_of(asked, one);
+  for (pp::stage_content const& stage : content)
+    work.add(stage, one.chunk_lengths);
+  std::vector<pp::stage_bytes> const stages = bytes_of(asked, content, one.chunk_lengths);
+  std::vector<held_at_once> resident;
+  for (int device = 0; device < asked.devices; ++device)
+    resident.push_back(resident_on(asked, one, plain.table, stages, device));
   std::vector<layer_bytes> const bytes = work.bytes();
   expert_times const times(work, whole);
   try {
-    plain.table = shorter_of(plain.table, counts, times);
+    plain.table = shorter_of(plain.table, work.counts, times);
   } catch (std::invalid_argument const& error) {
     one.cannot = error.what();
     return plain;
@@ -334,8 +403,12 @@ evaluated cut_at_experts(choose_command const& asked,
           return (bytes[work.index(what)].*change)(what.kind, ends);
         });
     };
-    return held_at_once{resident[static_cast<std::size_t>(device)] + peak(&layer_bytes::change),
-                        peak(&layer_bytes::change_on_host)};
+    held_at_once held = resident[static_cast<std::size_t>(device)];
+    held.bytes += peak(&layer_bytes::change);
+    held.on_host += peak(&layer_bytes::change_on_host);
+    if (one.choice.gathers_weights())
+      held.bytes += gathered_at_once(plain.table, device, work.weights);
+    return held;
   });
   return plain;
 }

@@ -11,14 +11,69 @@ namespace {
 constexpr std::int64_t most_work = 20'000'000;
 constexpr int most_gpus = 4096;
 
-pp::sequence_groups
-best_groups(std::vector<int> const& lengths, pp::grouped_gpus const& on, double room, int parts) {
-  std::int64_t const each = std::int64_t{on.gpus} * static_cast<std::int64_t>(lengths.size());
+//! The sequences of a microbatch.
+using sequence_numbers = std::vector<int>;
+
+//! The measured time of every sequence over its predicted one, [sequences]; a file with one time
+//! for all is of the longest sequence. Without a file 1.
+std::vector<double> measured_over_predicted(choose_command const& asked) {
+  std::vector<double> result(asked.lengths.size(), 1);
+  if (!asked.measured)
+    return result;
+  pp::cut_costs const& measured = *asked.measured;
+  bool const by_sequence = measured.times.microbatches() > 1;
+  pp::prediction on = asked.predicted();
+  pp::stage_content const whole = asked.contents(std::vector{asked.parts()}).front();
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    if (by_sequence) // else the setup has the longest
+      on.setup.sequence = asked.lengths[i];
+    double took = 0;
+    double predicted = 0;
+    for (pp::pass_kind const kind : pp::detail::split_kinds(pp::training)) {
+      predicted += on.pass_seconds(whole, kind, {on.setup.sequence, 0});
+      for (int stage = 0; stage < measured.stages; ++stage)
+        for (int chunk = 0; chunk < measured.chunks; ++chunk)
+          took += measured.times.duration(
+            pp::row_writer::make(kind, stage, by_sequence ? static_cast<int>(i) : 0, chunk));
+    }
+    result[i] = took / predicted;
+  }
+  return result;
+}
+
+//! The cost of a microbatch's sequences on groups, which know them by numbers: larger ones are at
+//! least as long.
+struct sequences_on_groups {
+  pp::grouped_gpus const& on;
+  std::vector<int> lengths;    //!< longest first
+  std::vector<double> factors; //!< measured times over predicted ones
+
+  [[nodiscard]] std::vector<int> numbers() const {
+    std::vector<int> result(lengths.size());
+    std::iota(result.rbegin(), result.rend(), 1);
+    return result;
+  }
+  [[nodiscard]] std::size_t at(int number) const {
+    return lengths.size() - static_cast<std::size_t>(number);
+  }
+  [[nodiscard]] double time(int number, int size) const {
+    int const tokens = lengths[at(number)];
+    return factors[at(number)] * on.work_time(tokens, size) + on.exchange_time(tokens, size);
+  }
+  [[nodiscard]] double bytes(int number, int size) const {
+    return on.bytes(lengths[at(number)], size);
+  }
+};
+
+pp::sequence_groups best_groups(sequences_on_groups const& cost, double room, int parts) {
+  std::vector<int> const numbers = cost.numbers();
+  std::int64_t const each = std::int64_t{cost.on.gpus} * static_cast<std::int64_t>(numbers.size());
   std::int64_t const steps = std::max<std::int64_t>(most_work / parts / each, 16);
-  pp::sequence_groups const best = pp::sequence_groups::best(lengths, on.gpus, on, room, steps);
-  return best.group_of.empty() ? pp::sequence_groups::best(
-                                   lengths, on.gpus, on, std::numeric_limits<double>::max(), steps)
-                               : best;
+  auto const best = [&](double memory) {
+    return pp::sequence_groups::best(numbers, cost.on.gpus, cost, memory, steps);
+  };
+  pp::sequence_groups const within = best(room);
+  return within.group_of.empty() ? best(std::numeric_limits<double>::max()) : within;
 }
 
 //! How the report calls it.
@@ -26,9 +81,6 @@ std::string groups_label(std::size_t microbatches) {
   return "sequence groups, " + std::to_string(microbatches) +
          (microbatches == 1 ? " microbatch" : " microbatches");
 }
-
-//! The sequences of a microbatch.
-using sequence_numbers = std::vector<int>;
 
 //! Ways to make microbatches of sequences of like length: of all with so many microbatches those
 //! whose largest has the fewest tokens.
@@ -79,8 +131,6 @@ candidate evaluate_groups(choose_command const& asked,
   if (asked.jitter > 0 || asked.frozen > 0 || !asked.layout.empty())
     throw std::invalid_argument("it has no stages, so no layout, no frozen ones and no passes that "
                                 "vary");
-  if (asked.measured || asked.pictures > 0)
-    throw std::invalid_argument("its times are predicted, of sequences without pictures");
   if (asked.setup.expert > 1)
     throw std::invalid_argument(
       "its GPUs take whole layers one after the other, so that no experts "
@@ -88,31 +138,37 @@ candidate evaluate_groups(choose_command const& asked,
   if (gpus > most_gpus)
     throw std::invalid_argument("more than " + std::to_string(most_gpus) +
                                 " GPUs have too many groups to look at");
-  pp::grouped_gpus const on{
-    asked.model, asked.gpu(0), asked.reached, static_cast<int>(gpus), asked.setup.data};
+  pp::grouped_gpus const on{asked.model,
+                            asked.gpu(0),
+                            asked.reached,
+                            static_cast<int>(gpus),
+                            asked.setup.data,
+                            asked.setup.pictures};
+  std::vector<double> const factors = measured_over_predicted(asked);
   candidate one;
   one.label = groups_label(microbatches.size());
-  one.layers = {asked.model.layers};
+  one.layers = {asked.parts()};
   one.chunk_lengths = {static_cast<int>(asked.setup.sequence)};
   double busy = 0; // GPUs times seconds
   double most = 0;
   for (sequence_numbers const& sequences : microbatches) {
-    std::vector<int> lengths;
-    for (int const sequence : sequences)
-      lengths.push_back(asked.lengths[static_cast<std::size_t>(sequence)]);
-    pp::sequence_groups const best = best_groups(lengths,
-                                                 on,
-                                                 asked.memory_gb * 1e9 - on.resident_bytes(),
-                                                 static_cast<int>(microbatches.size()));
+    sequences_on_groups cost{on, {}, {}};
+    for (int const sequence : sequences) {
+      cost.lengths.push_back(asked.lengths[static_cast<std::size_t>(sequence)]);
+      cost.factors.push_back(factors[static_cast<std::size_t>(sequence)]);
+    }
+    pp::sequence_groups const best = best_groups(
+      cost, asked.memory_gb * 1e9 - on.resident_bytes(), static_cast<int>(microbatches.size()));
     std::vector<gpu_group>& groups = one.groups.emplace_back();
     std::vector<double> bytes(best.sizes.size());
     for (int const size : best.sizes)
       groups.push_back({size, {}});
-    for (std::size_t i = 0; i < lengths.size(); ++i) {
+    for (int const number : cost.numbers()) {
+      std::size_t const i = cost.at(number);
       auto const group = static_cast<std::size_t>(best.group_of[i]);
       groups[group].sequences.push_back(sequences[i]);
-      bytes[group] += on.bytes(lengths[i], best.sizes[group]);
-      busy += best.sizes[group] * on.time(lengths[i], best.sizes[group]);
+      bytes[group] += cost.bytes(number, best.sizes[group]);
+      busy += best.sizes[group] * cost.time(number, best.sizes[group]);
     }
     most = std::max(most, *std::max_element(bytes.begin(), bytes.end()));
     one.seconds += std::max(best.time, on.gather_seconds());

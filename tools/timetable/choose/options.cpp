@@ -296,9 +296,9 @@ void check_layers(choose_command const& asked, std::string const& who) {
   if (header && asked.experts)
     throw usage_error(who + "--format header cuts no layer at its experts; leave it or --experts "
                             "out");
-  if (asked.measured_layers && (asked.measures_shares() || !asked.lengths.empty()))
-    throw usage_error(who + "--cost with --experts wants the times of all parts, of sequences of "
-                            "one length; leave one of them out");
+  if (asked.measured_layers && asked.measures_shares())
+    throw usage_error(who + "--cost with --experts wants the times of all parts; leave one of them "
+                            "out");
 }
 
 //! The times of a file: of layers cut at their experts, or of whole parts.

@@ -34,50 +34,14 @@ packing cut_microbatches(packing const& whole, int chunks) {
   return result;
 }
 
-//! Measured times of whole sequences, and what pieces of them take: as much of it as is predicted.
-//! A file with one time for all is of the longest sequence.
-class measured_sequences {
-public:
-  measured_sequences(choose_command const& asked, candidate one)
-      : devices_(asked.devices), lengths_(asked.lengths),
-        longest_(*std::max_element(lengths_.begin(), lengths_.end())),
-        cost_(of_whole(asked, one, longest_)) {}
-
-  //! @param seconds that are predicted: `seconds(piece, length)`, of a sequence of that length
-  [[nodiscard]] double operator()(pp::pass_kind kind,
-                                  int stage,
-                                  pp::sequence_piece const& piece,
-                                  auto const& seconds) const {
-    bool const by_sequence = cost_.microbatches() > 1;
-    int const length = by_sequence ? lengths_[static_cast<std::size_t>(piece.sequence)] : longest_;
-    double const whole = seconds(pp::sequence_piece{piece.sequence, 0, length}, length);
-    double const share =
-      whole > 0 ? seconds(piece, 0) / whole : static_cast<double>(piece.tokens) / length;
-    return share *
-           cost_.duration(pp::row_writer::make(kind, stage, by_sequence ? piece.sequence : 0));
-  }
-  //! Of a message of so many tokens.
-  [[nodiscard]] double message_seconds(int from, int to, std::int64_t tokens) const {
-    std::span<double const> const links = cost_.links();
-    double const whole = pp::detail::message_time(
-      links.empty() ? nullptr : links.data(), devices_, cost_.latency(), from, to);
-    return whole * static_cast<double>(tokens) / longest_;
-  }
-
-private:
-  static pp::cost_table of_whole(choose_command const& asked, candidate& one, int longest) {
-    one.sequences = nullptr;
-    one.extents.microbatches = static_cast<int>(asked.lengths.size());
-    one.extents.chunks = 1;
-    one.chunk_lengths = {longest};
-    return costs_of(asked, one);
-  }
-
-  int devices_;
-  std::span<int const> lengths_;
-  int longest_;
-  pp::cost_table cost_;
-};
+//! The measured times of stages for whole sequences.
+pp::cost_table times_of_whole(choose_command const& asked, candidate one) {
+  one.sequences = nullptr;
+  one.extents.microbatches = static_cast<int>(asked.lengths.size());
+  one.extents.chunks = 1;
+  one.chunk_lengths = {static_cast<int>(asked.setup.sequence)};
+  return costs_of(asked, one);
+}
 
 //! A table in which only messages take time: `seconds(from, to)`.
 pp::cost_table
@@ -115,7 +79,39 @@ struct chunk_time {
   double exchanges = 0;
 };
 
+//! A kind, and another one that takes as long.
+constexpr std::pair<pp::pass_kind, pp::pass_kind> packed_kinds[] = {
+  {pp::pass_kind::forward, pp::pass_kind::recompute},
+  {pp::pass_kind::backward_input, pp::pass_kind::backward_input},
+  {pp::pass_kind::backward_weight, pp::pass_kind::backward_weight},
+  {pp::pass_kind::copy_out, pp::pass_kind::copy_in}};
+
 } // namespace
+
+pp::sequence_piece measured_sequences::whole(pp::sequence_piece const& piece) const {
+  return {piece.sequence,
+          0,
+          cost_.microbatches() > 1 ? lengths_[static_cast<std::size_t>(piece.sequence)] : longest_};
+}
+
+double measured_sequences::operator()(pp::pass_kind kind,
+                                      int stage,
+                                      pp::sequence_piece const& piece,
+                                      double predicted,
+                                      double predicted_whole) const {
+  double const share = predicted_whole > 0
+                         ? predicted / predicted_whole
+                         : static_cast<double>(piece.tokens) / whole(piece).tokens;
+  return share * cost_.duration(pp::row_writer::make(
+                   kind, stage, cost_.microbatches() > 1 ? piece.sequence : 0));
+}
+
+double measured_sequences::message_seconds(int from, int to, std::int64_t tokens) const {
+  std::span<double const> const links = cost_.links();
+  double const seconds = pp::detail::message_time(
+    links.empty() ? nullptr : links.data(), devices_, cost_.latency(), from, to);
+  return seconds * static_cast<double>(tokens) / longest_;
+}
 
 int tokens_of(std::vector<pp::sequence_piece> const& chunk) {
   return std::accumulate(
@@ -164,7 +160,7 @@ pp::cost_table packed_costs(choose_command const& asked, candidate const& one) {
   std::vector<int> const tokens = laid_out(asked, microbatches);
   std::optional<measured_sequences> measured; // in place of what is predicted
   if (asked.measured)
-    measured.emplace(asked, one);
+    measured.emplace(asked, times_of_whole(asked, one));
   // On the slower device of a stage that has two.
   auto const time_of = [&](pp::pass const& what, std::vector<pp::sequence_piece> const& chunk) {
     pp::stage_content const& stage = content[what.stage];
@@ -173,19 +169,22 @@ pp::cost_table packed_costs(choose_command const& asked, candidate const& one) {
     for (int const device :
          asked.gpus.size() > 1 ? pp::holders_of({one.extents}, what.stage) : std::vector<int>{0}) {
       pp::prediction const on = asked.predicted(asked.gpu(device));
-      auto const predicted = [&](pp::sequence_piece const& piece, int length) {
-        pp::prediction of = predicted_for(on, piece, tokens);
-        of.setup.sequence = length > 0 ? length : of.setup.sequence;
+      auto const predicted = [&](pp::sequence_piece const& piece, pp::prediction const& of) {
         return copies ? of.copy_seconds(stage, piece.tokens)
                       : of.pass_seconds(stage, what.kind, {piece.tokens, piece.offset});
       };
       chunk_time here;
       for (pp::sequence_piece const& piece : chunk) {
-        here.seconds +=
-          measured ? (*measured)(what.kind, what.stage, piece, predicted) : predicted(piece, 0);
-        if (!measured && !copies)
-          here.exchanges +=
-            predicted_for(on, piece, tokens).exchange_seconds(stage, what.kind, piece.tokens);
+        pp::prediction of = predicted_for(on, piece, tokens);
+        double const alone = predicted(piece, of);
+        if (measured) {
+          pp::sequence_piece const whole = measured->whole(piece);
+          of.setup.sequence = whole.tokens;
+          here.seconds += (*measured)(what.kind, what.stage, piece, alone, predicted(whole, of));
+        } else {
+          here.seconds += alone;
+          here.exchanges += copies ? 0 : of.exchange_seconds(stage, what.kind, piece.tokens);
+        }
       }
       slowest = here.seconds >= slowest.seconds ? here : slowest;
     }
@@ -196,17 +195,11 @@ pp::cost_table packed_costs(choose_command const& asked, candidate const& one) {
                             return measured ? measured->message_seconds(from, to, widest)
                                             : seconds_between(asked, from, to, widest);
                           }).by_microbatch(one.extents.microbatches);
-  // A kind, and another one that takes as long.
-  constexpr std::pair<pp::pass_kind, pp::pass_kind> kinds[] = {
-    {pp::pass_kind::forward, pp::pass_kind::recompute},
-    {pp::pass_kind::backward_input, pp::pass_kind::backward_input},
-    {pp::pass_kind::backward_weight, pp::pass_kind::backward_weight},
-    {pp::pass_kind::copy_out, pp::pass_kind::copy_in}};
   for (std::size_t m = 0; m < microbatches.size(); ++m)
     for (std::size_t chunk = 0; chunk < microbatches[m].size(); ++chunk)
       for (int stage = 0; stage < one.extents.stages(); ++stage)
-        for (auto const& [kind, other] : kinds) {
-          pp::pass what =
+        for (auto const& [kind, other] : packed_kinds) {
+          auto what =
             pp::row_writer::make(kind, stage, static_cast<int>(m), static_cast<int>(chunk));
           chunk_time const time = time_of(what, microbatches[m][chunk]);
           for (pp::pass_kind const each : {kind, other}) {

@@ -171,9 +171,9 @@ void add_searched_experts(choose_command const& asked, candidates& found) {
     };
     int rounds = asked.rounds > 0 ? asked.rounds : std::numeric_limits<int>::max();
     int const stages = static_cast<int>(cut.size());
+    int const staying = staying_modules(asked, best.what.choice.has_shards());
     auto const time_left = [&line] { return line.time_left(); };
-    while (rounds-- > 0 &&
-           move_layers(cut, stages, staying_modules(asked, false), time_left, helps)) {
+    while (rounds-- > 0 && move_layers(cut, stages, staying, time_left, helps)) {
     }
     if (best.what.seconds > fastest * (1 - least_gain))
       continue;

@@ -381,6 +381,40 @@ void count_devices(choose_command const& asked,
   }
 }
 
+held_at_once resident_on(choose_command const& asked,
+                         candidate const& one,
+                         pp::timetable_view table,
+                         std::vector<pp::stage_bytes> const& bytes,
+                         int device) {
+  held_at_once result;
+  for (int stage = 0; stage < one.extents.stages(); ++stage) {
+    int const copies = copies_on(table, stage, device);
+    pp::stage_bytes of = bytes[static_cast<std::size_t>(stage)];
+    if (one.choice.shards_weights()) {
+      of.weights = (of.weights + asked.setup.data - 1) / asked.setup.data;
+      of.gradients = (of.gradients + asked.setup.data - 1) / asked.setup.data;
+    }
+    if (one.choice.adapted == adapter::weights_on_host &&
+        pp::weights_on_host{}.leaves(one.extents, stage) && copies > 0) {
+      result.on_host += static_cast<double>(of.weights + of.gradients + of.optimizer);
+      of.weights = of.gradients = of.optimizer = 0;
+    }
+    result.bytes += copies * static_cast<double>(of.resident());
+  }
+  return result;
+}
+
+double
+gathered_at_once(pp::timetable_view table, int device, std::vector<pp::stage_bytes> const& bytes) {
+  auto const peak = [&](pp::slot_class of, std::int64_t pp::stage_bytes::*part) {
+    return pp::peak_slot_bytes(table, device, of, [&](pp::pass const& what) {
+      return static_cast<double>(bytes[what.stage].*part);
+    });
+  };
+  return peak(pp::slot_class::weights, &pp::stage_bytes::weights) +
+         peak(pp::slot_class::full_gradients, &pp::stage_bytes::gradients);
+}
+
 void count_memory(choose_command const& asked, pp::timetable_view table, candidate& one) {
   if (one.sequences)
     return count_packed_memory(asked, table, one);
@@ -393,7 +427,7 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
       return static_cast<double>(bytes[what.stage].activation) * shares[what.chunk];
     };
     double held = pp::peak_slot_bytes(table, device, pp::slot_class::activation, activation);
-    double on_host =
+    double const on_host =
       moves ? pp::peak_slot_bytes(table, device, pp::slot_class::host_activation, activation) : 0;
     held += pp::peak_kept_input_bytes(table, device, [&](pp::pass const& what) {
       // The first stage keeps tokens, others what the stage before has sent; and keys and values
@@ -405,32 +439,10 @@ void count_memory(choose_command const& asked, pp::timetable_view table, candida
                          ? 0
                          : static_cast<double>(bytes[what.stage - std::size_t{1}].message)));
     });
-    for (int stage = 0; stage < one.extents.stages(); ++stage) {
-      int const copies = copies_on(table, stage, device);
-      pp::stage_bytes of = bytes[static_cast<std::size_t>(stage)];
-      if (one.choice.shards_weights()) {
-        of.weights = (of.weights + asked.setup.data - 1) / asked.setup.data;
-        of.gradients = (of.gradients + asked.setup.data - 1) / asked.setup.data;
-      }
-      if (one.choice.adapted == adapter::weights_on_host &&
-          pp::weights_on_host{}.leaves(one.extents, stage) && copies > 0) {
-        on_host += static_cast<double>(of.weights + of.gradients + of.optimizer);
-        of.weights = of.gradients = of.optimizer = 0;
-      }
-      held += copies * static_cast<double>(of.resident());
-    }
+    held_at_once const there = resident_on(asked, one, table, bytes, device);
     if (one.choice.gathers_weights())
-      held += pp::peak_slot_bytes(table,
-                                  device,
-                                  pp::slot_class::weights,
-                                  [&](pp::pass const& what) {
-                                    return static_cast<double>(bytes[what.stage].weights);
-                                  }) +
-              pp::peak_slot_bytes(
-                table, device, pp::slot_class::full_gradients, [&](pp::pass const& what) {
-                  return static_cast<double>(bytes[what.stage].gradients);
-                });
-    return held_at_once{held, on_host};
+      held += gathered_at_once(table, device, bytes);
+    return held_at_once{held + there.bytes, on_host + there.on_host};
   });
 }
 

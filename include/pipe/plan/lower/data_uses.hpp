@@ -115,6 +115,7 @@ struct data_uses {
   std::int8_t line_of[flow::most_data]{};
   std::uint8_t datum_on[flow::most_data]{};
   int lines = 0;
+  int row_size = 0; //!< the instances of the data of a stage
 
   //! @param kinds of the passes
   constexpr explicit data_uses(pipeline_view const& whose, flow_set kinds = ~flow_set{0})
@@ -129,6 +130,7 @@ struct data_uses {
     for (int number = 0; number < declared.kind_count; ++number)
       if (declared.kinds[number].exists() && holds(kinds, number))
         number_data(declared.kinds[number]);
+    row_size = lines * width * unit_count;
     for (int number = 0; number < declared.kind_count; ++number) {
       if (!declared.kinds[number].exists() || !holds(kinds, number))
         continue;
@@ -152,10 +154,14 @@ struct data_uses {
            : use.stage != 0 ? neighbours(over, work, use.stage)
                             : neighbours(over, work, use.reader);
   }
-  //! Where the instances of a pass are among those of a stage.
-  [[nodiscard]] constexpr pass_place place_of(pass const& work) const noexcept {
-    int const first = work.stage * width * unit_count;
+  //! Where the instances of a pass are, by the row of its stage: the stage, or its place among
+  //! those of a device.
+  [[nodiscard]] constexpr pass_place place_of(pass const& work, int row) const noexcept {
+    int const first = row * row_size;
     return {first + over.unit_of(work), first + work.microbatch};
+  }
+  [[nodiscard]] constexpr pass_place place_of(pass const& work) const noexcept {
+    return place_of(work, work.stage);
   }
   //! The number of the instance that a use is about, the `number`-th of `count`.
   [[nodiscard]] constexpr int index(data_use const& use,
@@ -191,21 +197,19 @@ struct data_uses {
   }
   //! The number of the instance that a pass makes for a reader on another stage; `nothing` where
   //! there is no such reader.
-  [[nodiscard]] constexpr int product(pass const& maker, int reader) const noexcept {
+  [[nodiscard]] constexpr int product(pass const& maker, int row, int reader) const noexcept {
     list const& all = (*this)[maker];
     if (over.edges != nullptr)
       return product_in_graph(all, maker, reader);
     int const first = all.products[0].first; // with one reader at most
-    return reader != 0 || first == nothing ? nothing : first + place_of(maker).unit;
+    return reader != 0 || first == nothing ? nothing : first + place_of(maker, row).unit;
   }
   //! The datum of an instance.
   [[nodiscard]] constexpr int datum_of(int instance) const noexcept {
-    return datum_on[instance / (stage_count * width * unit_count)];
+    return datum_on[instance / (width * unit_count) % lines];
   }
   //! How many instances there are.
-  [[nodiscard]] constexpr int instances() const noexcept {
-    return lines * stage_count * width * unit_count;
-  }
+  [[nodiscard]] constexpr int instances() const noexcept { return stage_count * row_size; }
   //! True when a pass brings a datum to life.
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
     return detail::brings(over, use.makes, use.adds, use.order, work);
@@ -265,7 +269,7 @@ private:
     list& result = of[number][where];
     for (int i = 0; i < 3; ++i)
       if (int const made = declared.links[number][where / 2].products[i]; made != kind_links::none)
-        result.products[i] = {line_of[made] * stage_count * width * unit_count,
+        result.products[i] = {line_of[made] * width * unit_count,
                               to_readers(over.edges, declared.reader_step[made]),
                               declared.data[made].instance == datum::per::reader};
     int taken[slot_classes]{};
@@ -275,8 +279,7 @@ private:
       data_use use = use_of(kind, kind.effects[e], result.last_chunk);
       use.at = declared.places[number][e];
       use.single = over.edges == nullptr || (use.stage == 0 && !use.per_reader);
-      use.first =
-        (line_of[use.of] * stage_count + (use.single ? use.stage : 0)) * width * unit_count;
+      use.first = line_of[use.of] * width * unit_count + (use.single ? use.stage : 0) * row_size;
       int const step = use.stage == 0 ? use.reader : use.stage;
       bool const there =
         step == 0 || step == group_step || (step < 0 ? where % 2 == 1 : where / 2 == 1);
@@ -305,8 +308,9 @@ private:
   [[nodiscard, gnu::noinline]] constexpr int
   index_in_graph(data_use const& use, pass const& work, int number) const noexcept {
     stage_neighbour const whose = owner(use, work, number);
-    int const further = (whose.stage - work.stage) * width + (use.per_reader ? whose.number : 0);
-    return use.first + further * unit_count + whose.chunk - work.chunk;
+    int const further = (whose.stage - work.stage) * row_size;
+    int const reader = use.per_reader ? whose.number * unit_count : 0;
+    return use.first + further + reader + whose.chunk - work.chunk;
   }
   [[nodiscard]] constexpr data_use
   use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {

@@ -19,8 +19,10 @@
 #include <pipe/plan/proof.hpp>
 #include <pipe/plan/sizes.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -72,13 +74,50 @@ struct slot_uses {
   return 2 + extents.stages() + most_copies(extents);
 }
 
-//! @brief The state of a `slot_walk`: the pools of one device and, for all devices, the slots of
-//! all instances.
+//! @brief The rows of the stages whose data a device may hold: in a chain its own and their
+//! neighbours, which stay side by side; in a graph all.
+class stage_rows {
+public:
+  explicit stage_rows(pipeline_view const& over)
+      : rows_(static_cast<std::size_t>(over.extents.stages())),
+        held_(static_cast<std::size_t>(over.edges == nullptr ? over.extents.devices : 0)) {
+    int const stages = over.extents.stages();
+    std::iota(rows_.begin(), rows_.end(), 0);
+    for (int stage = 0; stage < stages && !held_.empty(); ++stage)
+      for (int route = 0; route < over.extents.routes(); ++route) {
+        int const line = route * over.declared->rows * stages + stage;
+        std::vector<int>& held = held_[static_cast<std::size_t>(holder_of(over, line))];
+        for (int next = std::max(stage - 1, 0); next < std::min(stage + 2, stages); ++next)
+          if (held.empty() || next > held.back())
+            held.push_back(next);
+      }
+  }
+  //! Numbers the rows of a device from 0.
+  //! @return how many there are
+  int number(int device) noexcept {
+    if (held_.empty())
+      return static_cast<int>(rows_.size());
+    int count = 0;
+    for (int const stage : held_[static_cast<std::size_t>(device)])
+      rows_[static_cast<std::size_t>(stage)] = count++;
+    return count;
+  }
+  //! [S], those of the device.
+  [[nodiscard]] int const* rows() const noexcept { return rows_.data(); }
+
+private:
+  std::vector<int> rows_;
+  std::vector<std::vector<int>> held_; // stages by device, in ascending order; of chains
+};
+
+//! @brief The state of a `slot_walk`: the pools of one device and the slots of the instances that
+//! it may hold.
 struct slot_state {
   data_uses const& uses;         //!< what its kinds do with data
   bool evaluates = false;        //!< no backward passes: nothing is kept for them
   slot_pool pools[slot_classes]; //!< by class
-  held_datum* held;              //!< [data][S units], where each instance is
+  held_datum* held;              //!< [rows of the device][data][units], where each instance is
+  int const* rows;               //!< [S], as in `stage_rows`
   int* sent;          //!< [items of the device], sends and copies whose slot is not free yet
   int* carried;       //!< [items of the device], of a message the instance that it carries
   slot_uses others{}; //!< of slots that no pass uses; null where the plan has none
@@ -121,7 +160,8 @@ public:
     for (int i = 0; i < work_.count; ++i)
       if (item const& step = work_.items[i]; step.about == subject::pass) {
         if (step.what != operation::run)
-          state_.carried[i] = uses_.product(step.work, work_.message_of(step).number);
+          state_.carried[i] =
+            uses_.product(step.work, row_of(step.work), work_.message_of(step).number);
         if (!uses_.read_once)
           count_readers(step, i);
       }
@@ -142,6 +182,9 @@ public:
 private:
   [[nodiscard]] constexpr slot_pool& pool(slot_class of) noexcept {
     return state_.pools[static_cast<int>(of)];
+  }
+  [[nodiscard]] constexpr int row_of(pass const& work) const noexcept {
+    return state_.rows[work.stage];
   }
   [[nodiscard]] constexpr held_datum&
   held(data_use const& use, pass const& work, pass_place const& place, int number = 0) noexcept {
@@ -182,7 +225,7 @@ private:
       count_reader(product_of(i));
     if (step.what != operation::run)
       return;
-    pass_place const place = uses_.place_of(step.work);
+    pass_place const place = uses_.place_of(step.work, row_of(step.work));
     for (data_use const& use : uses_[step.work]) {
       int const count = use.stage == 0 ? 0 : uses_.count(use, step.work);
       for (int number = 0; number < count; ++number)
@@ -330,7 +373,7 @@ private:
   constexpr void hand_slots(int i) noexcept {
     item const& step = work_.items[i];
     pass const& work = step.work;
-    pass_place const place = uses_.place_of(work);
+    pass_place const place = uses_.place_of(work, row_of(work));
     use* next = work_.uses + step.first_use;
     for (data_use const& use : uses_[work]) {
       if (LooksUp && use.orders && use.makes)
@@ -357,7 +400,7 @@ private:
   //! Gives back data of which a pass is the last user.
   constexpr void give_back_after(int i) noexcept {
     pass const& work = work_.items[i].work;
-    pass_place const place = uses_.place_of(work);
+    pass_place const place = uses_.place_of(work, row_of(work));
     for (data_use const& use : uses_[work]) {
       if (!uses_.gives_back(use, work, state_.evaluates))
         continue;
@@ -407,15 +450,11 @@ public:
   //! @param hooks whether there are steps that are not about passes
   device_lowering(data_uses const& uses, bool evaluates, bool hooks)
       : uses_(uses), evaluates_(evaluates),
-        given_count_(hooks ? given_slots(uses.over.extents) : 0),
-        held_(static_cast<std::size_t>(uses.instances())),
-        held_readers_(
-          uses.shares_reads() ? held_.size() * static_cast<std::size_t>(uses.most_readers) : 0) {
-    flow const& declared = *uses.over.declared;
-    for (int of = 0; of < declared.data_count; ++of)
-      if (declared.data[of].lives != residence::nowhere)
-        for (int const pool : {declared.data[of].pool, declared.data[of].arrives_in})
-          used_[pool] = true;
+        given_count_(hooks ? given_slots(uses.over.extents) : 0), rows_(uses.over) {
+    for (int line = 0; line < uses.lines; ++line)
+      if (datum const& of = uses.over.declared->data[uses.datum_on[line]];
+          of.lives != residence::nowhere)
+        used_[of.pool] = used_[of.arrives_in] = true;
   }
 
   //! @param result receives the layouts, lanes and arenas of the device
@@ -433,16 +472,19 @@ public:
     assign_copy_lanes(work, *over.declared, lanes);
     mark_complete_stages(uses_, work);
     int const per_item = most_needs(uses_);
+    bool const ahead = over.declared->engines > 1;
+    int const waiting = ahead ? work.count : 1;
     wait_list found{work.items,
                     clocks_.get(work.count, lanes + over.declared->engines),
-                    needs_.get(work.count * per_item),
+                    ahead,
+                    needs_.get(waiting * per_item),
                     per_item,
-                    need_counts_.get(work.count, 0),
+                    need_counts_.get(waiting, 0),
                     waits_.get(work.count * most_waits(over)),
                     static_cast<int>(waits.size())};
     found.clock.reset();
     slot_layout* const layouts = result.layouts.data() + device * slot_classes;
-    int const* const carried = give_slots(work, times, layouts, found);
+    int const* const carried = give_slots(work, device, times, layouts, found);
     waits.insert(waits.end(), found.waits, found.waits + found.count);
     auto const at = static_cast<std::size_t>(device);
     arena_sizes const arenas = lay_out(uses_, work, carried, sizes, layouts);
@@ -454,19 +496,24 @@ public:
 private:
   //! Gives the items their slots and waits.
   //! @return of messages the instances that they carry
-  int const*
-  give_slots(program& work, item_times const& times, slot_layout* layouts, wait_list& waits) {
+  int const* give_slots(
+    program& work, int device, item_times const& times, slot_layout* layouts, wait_list& waits) {
     int const room = uses_.most_taken * work.count; // releases of a pool
-    int const readers = held_readers_.empty() ? 0 : room * uses_.most_readers;
+    int const readers = uses_.shares_reads() ? room * uses_.most_readers : 0;
+    int const instances = rows_.number(device) * uses_.row_size;
+    // Where readers are counted, or an order may be looked up, no instance is as a device left it.
+    bool const anew =
+      uses_.over.edges == nullptr && (!uses_.read_once || uses_.over.declared->engines > 1);
     slot_state state{uses_,
                      evaluates_,
                      {},
-                     held_.data(),
+                     anew ? held_.get(instances, {}) : held_.get(instances),
+                     rows_.rows(),
                      sent_.get(work.count),
                      carried_.get(work.count),
                      {writers_.get(given_count_, nothing), readers_.get(given_count_, nothing)},
                      times,
-                     readers == 0 ? nullptr : held_readers_.data()};
+                     readers == 0 ? nullptr : held_readers_.get(instances * uses_.most_readers)};
     for (int of = 0; of < slot_classes; ++of)
       if (used_[of])
         state.pools[of] = {freed_[of].get(room),
@@ -483,12 +530,13 @@ private:
   data_uses const& uses_;
   bool evaluates_;
   int given_count_;
-  std::vector<held_datum> held_;  // [instances]
-  std::vector<int> held_readers_; // as in slot_state
-  bool used_[slot_classes]{};     // pools
+  stage_rows rows_;
+  bool used_[slot_classes]{}; // pools
+  reused_scratch<held_datum> held_;
   clock_space clocks_;
   reused_scratch<message_line> lines_;
-  reused_scratch<int> waits_, needs_, need_counts_, sent_, carried_, writers_, readers_;
+  reused_scratch<int> waits_, needs_, need_counts_, sent_, carried_, writers_, readers_,
+    held_readers_;
   reused_scratch<int> freed_[slot_classes], released_[slot_classes], slot_readers_[slot_classes];
 };
 

@@ -203,8 +203,11 @@ private:
   }
   //! An end of a message.
   void write_end(event const& event, next_item& at, operation what, int peer, bool follow) {
-    plan_.messages[static_cast<std::size_t>(at.message)] = {
-      peer, nothing, event.number, event.exchange};
+    plan_.messages[static_cast<std::size_t>(at.message)] = {peer, nothing, event.number};
+    if (event.exchange != nothing) {
+      plan_.exchanges.resize(plan_.messages.size(), nothing);
+      plan_.exchanges[static_cast<std::size_t>(at.message)] = event.exchange;
+    }
     bool const joins = joins_before(event, at, what, follow);
     item& step = write_item(event, at, what);
     step.message = at.message++;

@@ -84,18 +84,21 @@ struct clock_space {
 struct wait_list {
   item* items; // of the device
   stream_clocks clock;
-  int* needs; // [items][most_needs]: those of a group at its first item, the latest first
+  bool ahead; // items after the group may need some: each has a row of needs, else there is one
+  int* needs; // [rows][most_needs]: those of a group at its first item, the latest first
   int most_needs;
-  int* need_counts; // [items], 0
+  int* need_counts; // [rows], 0
   int* waits;       // of this device, all items together
   int first;        // waits of the devices before
   int count = 0;
-  int group = 0; // where the one that goes by begins
-  int after = 0; // where it ends
+  int group = 0;     // where the one that goes by begins
+  int after = 0;     // where it ends
+  int group_row = 0; // of its needs
 
   constexpr void begin(int first_item, int end) noexcept {
     group = first_item;
     after = end;
+    group_row = ahead ? group : 0;
     clock.begin(items[group].stream(), group);
   }
   //! Item `i`, of this group or after it, must not start before `earlier` is complete.
@@ -106,22 +109,23 @@ struct wait_list {
     int const other = items[earlier].stream();
     if (other == stream || clock.known(stream)[other] >= earlier)
       return;
-    int const holder = i < after ? group : i;
-    int* const listed = needs + holder * most_needs;
-    int at = need_counts[holder]++;
+    int const row = i < after ? group_row : i;
+    int* const listed = needs + row * most_needs;
+    int at = need_counts[row]++;
     for (; at > 0 && listed[at - 1] < earlier; --at)
       listed[at] = listed[at - 1];
     listed[at] = earlier;
   }
   //! The same for an item that may need many: at most one item of each stream, the latest.
   constexpr void need_latest(int i, int earlier) noexcept {
-    int* const listed = needs + group * most_needs;
-    for (int k = 0; earlier != nothing && k < need_counts[group]; ++k) {
+    int* const listed = needs + group_row * most_needs;
+    int& listed_count = need_counts[group_row];
+    for (int k = 0; earlier != nothing && k < listed_count; ++k) {
       if (items[listed[k]].stream() != items[earlier].stream())
         continue;
       if (listed[k] >= earlier)
         return;
-      for (--need_counts[group]; k < need_counts[group]; ++k)
+      for (--listed_count; k < listed_count; ++k)
         listed[k] = listed[k + 1];
     }
     need(i, earlier);
@@ -131,8 +135,9 @@ struct wait_list {
   constexpr void end() noexcept {
     int const stream = items[group].stream();
     int const written = count;
-    for (int k = 0; k < need_counts[group]; ++k) {
-      int const at = needs[group * most_needs + k];
+    int const* const listed = needs + group_row * most_needs;
+    for (int k = 0; k < need_counts[group_row]; ++k) {
+      int const at = listed[k];
       int const other = items[at].stream();
       if (at >= group || clock.known(stream)[other] >= at)
         continue;
@@ -140,6 +145,7 @@ struct wait_list {
       waits[count] = at;
       ++count;
     }
+    need_counts[group_row] = 0;
     clock.end(group, after, stream);
     items[group].first_wait = first + written;
     items[group].wait_count = static_cast<std::uint16_t>(count - written);

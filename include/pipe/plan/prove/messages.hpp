@@ -78,7 +78,7 @@ constexpr proof check_exchanges(plan_view work, int device) {
   pipeline_view const over = work.over;
   auto const steps = work.program_of(device);
   auto const exchange_at = [&](std::size_t i) {
-    return steps[i].what == operation::run ? nothing : work.message_of(steps[i]).exchange;
+    return steps[i].what == operation::run ? nothing : work.exchange_at(steps[i]);
   };
   std::size_t first = 0;
   while (first < steps.size() && exchange_at(first) == nothing)
@@ -132,8 +132,9 @@ misform(plan_view const& work, int device, item const& step, item const& head) n
   if (!named || step.use_count != 1 || end.peer < 0 || end.peer >= work.over.extents.devices ||
       end.peer == device)
     return proof::rule::unmatched;
-  bool const one = end.exchange == first.exchange && step.lane == head.lane &&
-                   (end.exchange != nothing || end.peer == first.peer) &&
+  int const exchange = work.exchange_at(step);
+  bool const one = exchange == work.exchange_at(head) && step.lane == head.lane &&
+                   (exchange != nothing || end.peer == first.peer) &&
                    (work.duplex_groups || step.what == head.what);
   return one ? proof::rule::none : proof::rule::bad_group;
 }
@@ -281,7 +282,8 @@ misfit(plan_view const& work, item const& step, int device, item const& other, i
     return proof::rule::sizes_differ;
   if (theirs.sequence != mine.sequence)
     return proof::rule::fifo_differs;
-  return theirs.exchange == mine.exchange ? proof::rule::none : proof::rule::bad_group;
+  return work.exchange_at(other) == work.exchange_at(step) ? proof::rule::none
+                                                           : proof::rule::bad_group;
 }
 
 //! Finds a fault in the messages of a device. Each has its other end at the peer, with the same
@@ -362,7 +364,7 @@ is_at_exchange(plan_view work, int const* at, int device, int exchange) noexcept
   auto const steps = work.program_of(device);
   auto const index = static_cast<std::size_t>(at[device]);
   return index < steps.size() && steps[index].what != operation::run &&
-         work.message_of(steps[index]).exchange == exchange;
+         work.exchange_at(steps[index]) == exchange;
 }
 
 //! A device that others at an exchange wait for, or `nothing` where all have come.
@@ -388,21 +390,23 @@ missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
 template <class Moved>
 constexpr bool meet_at_messages(plan_view const& work, int* at, int device, Moved moved) {
   item_group const mine(work, device, at[device]);
-  message_end const& end = work.message_of(mine[mine.first]);
+  item const& head = mine[mine.first];
+  int const exchange = work.exchange_at(head);
   auto const move = [&](int other, item_group const& theirs) {
     at[other] = theirs.end;
     moved(other);
   };
-  if (end.exchange == nothing) {
-    item_group const theirs(work, end.peer, at[end.peer]);
-    if (!groups_meet(work, device, mine, end.peer, theirs))
+  if (exchange == nothing) {
+    int const peer = work.message_of(head).peer;
+    item_group const theirs(work, peer, at[peer]);
+    if (!groups_meet(work, device, mine, peer, theirs))
       return false;
-    move(end.peer, theirs);
+    move(peer, theirs);
   } else {
-    if (missing_at_exchange(work, at, end.exchange) != nothing)
+    if (missing_at_exchange(work, at, exchange) != nothing)
       return false;
     for (int other = 0; other < work.over.extents.devices; ++other)
-      if (other != device && is_at_exchange(work, at, other, end.exchange))
+      if (other != device && is_at_exchange(work, at, other, exchange))
         move(other, item_group(work, other, at[other]));
   }
   at[device] = mine.end;
@@ -474,10 +478,10 @@ private:
     return static_cast<std::size_t>(work_.over.extents.devices);
   }
   [[nodiscard]] int waits_for(int from) const noexcept {
-    message_end const& end =
-      work_.message_of(work_.program_of(from)[static_cast<std::size_t>(at(from))]);
-    return end.exchange == nothing ? end.peer
-                                   : missing_at_exchange(work_, at_.data(), end.exchange);
+    item const& step = work_.program_of(from)[static_cast<std::size_t>(at(from))];
+    int const exchange = work_.exchange_at(step);
+    return exchange == nothing ? work_.message_of(step).peer
+                               : missing_at_exchange(work_, at_.data(), exchange);
   }
 
   plan_view work_;

@@ -231,7 +231,7 @@ struct slot_check {
   //! A message reads what its maker has made, or brings it.
   constexpr void carry(int i, item const& step) noexcept {
     use const& carried = work.uses_of(step)[0];
-    int const content = uses.product(step.work, work.message_of(step).number);
+    int const content = uses.product(step.work, step.work.stage, work.message_of(step).number);
     bool const sends = step.what == operation::send;
     if (carried.at != (sends ? slot_place::inputs : slot_place::outputs) || carried.count != 1)
       fail(proof::rule::wrong_content, i, nothing);

@@ -8,7 +8,10 @@
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
+#include <pipe/flow/training.hpp>
+#include <pipe/flow/training_flows.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -166,6 +169,44 @@ namespace detail {
 //! again, or what it keeps goes to the host and comes back. The kinds of `expert_training` have
 //! their numbers.
 inline constexpr flow frugal_expert_training = declare(expert_data, expert_kinds);
+
+//! The first kind of training that is of shards, of a vocabulary or of weights.
+inline constexpr int first_of_shards = [] {
+  int kind = 0;
+  while (!kinds_of_training.kinds[kind].in_groups)
+    ++kind;
+  return kind;
+}();
+//! In flows of layers these come after all kinds of layers: their numbers are so much larger.
+inline constexpr int shards_later = static_cast<int>(expert_kinds.size()) - first_of_shards;
+
+//! Layers whose weights lie in shards, which the engine copy_in gathers and scatters, next to
+//! tokens on the network.
+[[nodiscard]] constexpr flow sharded_expert_training() {
+  return shard_weights(expert_training, shards_later, engine::copy_in);
+}
+
+//! Layers between the shards of a vocabulary.
+//! @param stages the flow of training with these shards
+[[nodiscard]] constexpr flow vocabulary_expert_training(flow const& stages) {
+  flow result;
+  std::ranges::copy(expert_training.kinds, result.kinds);
+  result.kind_count = stages.kind_count + shards_later;
+  std::array<datum, usual_data + 2> data{};
+  std::ranges::copy(std::span(expert_data).first(usual_data), data.begin());
+  for (std::size_t of = of_attention_kept; of < usual_data; ++of)
+    data[of].wanted = false; // shards have none, and layers need it for what is wanted
+  std::ranges::copy(std::span(stages.data).subspan(shard_logits, 2), data.begin() + usual_data);
+  for (int i = first_of_shards; i < stages.kind_count; ++i) {
+    kind_of_pass& kind = result.kinds[i + shards_later] = lettered(result, stages.kinds[i]);
+    for (int k = kind.effect_count; k-- > 0;)
+      if (std::uint8_t& of = kind.effects[k].of; of >= shard_logits)
+        of = static_cast<std::uint8_t>(of - shard_logits + usual_data);
+      else if (of == weight_gradient) // all weights of a shard
+        kind.effects[kind.effect_count++] = {does::makes, of_expert_weights};
+  }
+  return declared_with(result, data);
+}
 
 } // namespace detail
 

@@ -6,11 +6,14 @@
 //! pipelining::with_experts.
 
 #include <pipe/flow/dependencies.hpp>
+#include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training.hpp>
+#include <pipe/flow/training_flows.hpp>
 #include <pipe/planner/cut/expert_flow.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -19,10 +22,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -68,45 +71,63 @@ inline constexpr auto all_kinds_of_layers = [] {
       if (word != nullptr)
         list.kinds[list.count++] = frugal_expert_training.kind_named(flow_word::of(word));
   }
+  for (int of = first_of_shards; of < kinds_of_training.kind_count; ++of) {
+    auto const later = static_cast<pass_kind>(of + shards_later);
+    bool const asks = kinds_of_training.kinds[of + 1].on == engine::network; // for the next kind
+    result[static_cast<std::size_t>(of)] = {{later, static_cast<pass_kind>(of + shards_later + 1)},
+                                            asks ? std::size_t{2} : 1};
+  }
   return result;
 }();
 
 [[nodiscard]] inline std::span<pass_kind const> kinds_of_layer(pass_kind of) {
   layer_kinds const& list = all_kinds_of_layers[static_cast<std::size_t>(of)];
   if (list.count == 0)
-    throw std::invalid_argument(
-      "with_experts: only passes of training, recomputation and copies have layers");
+    throw std::invalid_argument("with_experts: only passes of training and its adapters have "
+                                "layers");
   return {list.kinds, list.count};
 }
 
 //! The flow of the layers of a pipeline.
-[[nodiscard]] inline flow const& flow_of_layers(flow const& stages) noexcept {
+[[nodiscard]] inline flow flow_of_layers(flow const& stages) {
   bool const copies = stages.engine_row[static_cast<int>(engine::copy_out)] >= 0;
-  return copies ? frugal_expert_training : expert_training;
+  return stages.scatters          ? sharded_expert_training()
+         : stages.reads_in_groups ? vocabulary_expert_training(stages)
+                                  : copied(copies ? frugal_expert_training : expert_training);
 }
 
+//! The role of a pass that has layers; `mark` of what shards add.
+[[nodiscard]] inline role role_in_layers(pass const& what) noexcept {
+  return index_of(what.kind) < first_of_shards ? training_kind(what.kind).is : role::mark;
+}
 [[nodiscard]] inline bool goes_back(pass const& what) noexcept {
-  role const is = training_kind(what.kind).is;
-  return is == role::backward || is == role::input;
+  return role_in_layers(what) == role::backward || role_in_layers(what) == role::input;
 }
 [[nodiscard]] inline bool goes_forward(pass const& what) noexcept {
-  return training_kind(what.kind).is == role::forward;
+  return role_in_layers(what) == role::forward;
 }
 [[nodiscard]] inline bool goes_again(pass const& what) noexcept {
-  return training_kind(what.kind).is == role::again;
+  return role_in_layers(what) == role::again;
+}
+//! Marks of weights in shards. Those that end a visit come after passes that go together, others
+//! before them.
+[[nodiscard]] inline bool marks_weights(pass const& what) noexcept {
+  return index_of(what.kind) >= first_of_shards && !training_kind(what.kind).in_groups;
 }
 
 //! Writes the rows of one device, one for each engine.
 class expert_rows {
 public:
-  //! @param first_layers [S + 1] the first layer of each stage
-  expert_rows(pipeline_view const& over, std::span<int const> first_layers)
-      : first_layers_(first_layers), microbatches_(over.extents.microbatches),
-        again_(static_cast<std::size_t>(over.extents.stages() * microbatches_)) {}
+  //! @param first_layers [S + 1] the first layer of each stage @param declared the flow of layers
+  expert_rows(pipeline_view const& over, std::span<int const> first_layers, flow const& declared)
+      : first_layers_(first_layers), declared_(declared), microbatches_(over.extents.microbatches),
+        again_(static_cast<std::size_t>(over.extents.stages() * microbatches_)),
+        gathered_(static_cast<std::size_t>(first_layers.back())) {}
 
   std::vector<pass> rows[flow::engine_count]{};
 
-  //! Layer after layer. What is computed again of a layer comes right before its backward pass.
+  //! Layer after layer. What is computed again of a layer comes right before its backward pass, and
+  //! its weights are waited for right before its first pass.
   void write(pass const& what) {
     int const count = goes_again(what) ? 1 : layers_of(what);
     if (goes_again(what))
@@ -147,6 +168,12 @@ public:
       }
   }
 
+  //! Whether a mark comes after passes that go together.
+  [[nodiscard]] bool ends_visit(pass const& what) const {
+    kind_of_pass const& kind = declared_[kinds_of_layer(what.kind)[0]];
+    return marks_weights(what) && std::ranges::count(kind, does::frees, &effect::what) > 0;
+  }
+
 private:
   [[nodiscard]] int layers_of(pass const& what) const {
     return first_layers_[what.stage + std::size_t{1}] - first_layers_[what.stage];
@@ -163,33 +190,68 @@ private:
   }
   //! @param i of the layers in the order of the pass
   void push(pass_kind kind, pass const& what, int i) {
-    bool const ascends = goes_forward(what) || training_kind(what.kind).on == engine::copy_out;
+    kind_of_pass const& of = training_kind(what.kind);
+    bool const ascends = goes_forward(what) || of.on == engine::copy_out ||
+                         (marks_weights(what) && of.is != role::again);
     int const layer =
       ascends ? first_layers_[what.stage] + i : first_layers_[what.stage + std::size_t{1}] - 1 - i;
-    rows[static_cast<int>(frugal_expert_training[kind].on)].push_back(
-      row_writer::make(kind, layer, what.microbatch));
+    pass const made = row_writer::make(kind, layer, what.microbatch);
+    std::optional<pass>& gathered = gathered_[static_cast<std::size_t>(layer)];
+    if (declared_[kind].calls == stage_call::use_weights) {
+      gathered = made;
+      return;
+    }
+    if (gathered && reads_weights(declared_[kind]))
+      rows[0].push_back(*std::exchange(gathered, {}));
+    rows[static_cast<int>(declared_[kind].on)].push_back(made);
   }
 
   std::span<int const> first_layers_;
+  flow const& declared_;
   int microbatches_;
   std::vector<std::optional<pass_kind>> again_; // [S][M] the pass that computes it again
+  std::vector<std::optional<pass>> gathered_;   // [layers] the mark that waits for its weights
 };
+
+//! The edges of the layers of a graph, each stage of which is a chain of them.
+//! @param first_layers [S + 1] the first layer of each stage
+[[nodiscard]] inline std::vector<int> edges_of_layers(pipeline_view const& over,
+                                                      std::span<int const> first_layers) {
+  std::vector<stage_edge> edges;
+  std::vector<stage_group> groups;
+  for (int stage = 0; stage < over.extents.stages(); ++stage) {
+    auto const next = static_cast<std::size_t>(stage) + 1;
+    int const first = first_layers[next - 1];
+    for (int k = 0; k < neighbours(over, stage, -1); ++k) {
+      auto const from = static_cast<std::size_t>(neighbour(over, stage, -1, k).stage);
+      edges.push_back({first_layers[from + 1] - 1, first, of_unit::same});
+    }
+    for (int layer = first + 1; layer < first_layers[next]; ++layer)
+      edges.push_back({layer - 1, layer, of_unit::same});
+    int const beside = neighbours(over, stage, group_step);
+    if (beside > 0 && neighbour(over, stage, group_step, 0).stage == stage)
+      groups.push_back({first, beside});
+  }
+  return edge_table(edges, first_layers.back(), groups);
+}
 
 //! The pipeline of the layers of stages: each lies where its stage does.
 [[nodiscard]] inline pipeline pipeline_of_layers(pipeline_view const& over,
-                                                 std::span<int const> layers) {
-  int const all = std::accumulate(layers.begin(), layers.end(), 0);
+                                                 std::span<int const> first_layers) {
+  int const all = first_layers.back();
   shape const& extents = over.extents;
   pipeline result{.extents = {.devices = extents.devices,
                               .microbatches = extents.microbatches,
                               .stages_per_device = all / extents.devices,
                               .where = placement::custom,
                               .extra_stages = all % extents.devices},
-                  .declared = copied(flow_of_layers(*over.declared))};
+                  .declared = flow_of_layers(*over.declared)};
   for (int stage = 0; stage < extents.stages(); ++stage)
-    result.holders.insert(result.holders.end(),
-                          static_cast<std::size_t>(layers[static_cast<std::size_t>(stage)]),
-                          static_cast<std::uint16_t>(device_of(over, stage)));
+    result.holders.resize(
+      static_cast<std::size_t>(first_layers[static_cast<std::size_t>(stage) + 1]),
+      static_cast<std::uint16_t>(device_of(over, stage)));
+  if (over.edges != nullptr)
+    result.edges = edges_of_layers(over, first_layers);
   return result;
 }
 
@@ -212,15 +274,16 @@ is_ready(timetable_view table, std::span<int const> entries, pass const& what, d
   return true;
 }
 
-//! Writes the layers of a row of a table. What is computed again between two passes that go
-//! together comes before both.
+//! Writes the layers of a row of a table. What stands between two passes that go together, to be
+//! computed again or as a mark, comes before both, or after both.
 inline void write_layers(
   timetable_view table, int row, bool pairs, std::span<int const> entries, expert_rows& out) {
   int const end = table.offsets[row + 1];
   for (int i = table.offsets[row]; i < end;) {
     pass const& first = table.passes[i];
     int next = i + 1;
-    while (goes_forward(first) && next < end && goes_again(table.passes[next]))
+    while (next < end && (marks_weights(table.passes[next]) ||
+                          (goes_forward(first) && goes_again(table.passes[next]))))
       ++next;
     pass const* const second = next < end ? &table.passes[next] : nullptr;
     bool const two_ways = second != nullptr && ((goes_back(first) && goes_forward(*second)) ||
@@ -234,9 +297,13 @@ inline void write_layers(
       ++i;
       continue;
     }
-    for (int k = i + 1; k < next; ++k)
-      out.write(table.passes[k]);
-    goes_back(first) ? out.write(first, *second) : out.write(*second, first);
+    for (bool const after : {false, true}) {
+      if (after)
+        goes_back(first) ? out.write(first, *second) : out.write(*second, first);
+      for (int k = i + 1; k < next; ++k)
+        if (out.ends_visit(table.passes[k]) == after)
+          out.write(table.passes[k]);
+    }
     i = next + 1;
   }
 }
@@ -246,16 +313,17 @@ inline void write_layers(
 //! @brief The orders of a timetable with every layer a stage of `expert_training`, so that dispatch
 //! and combine of one microbatch run next to the computation of another one. What is recomputed or
 //! copied to the host is so layer by layer: each keeps its input, and one at a time is computed
-//! again.
+//! again. Weights in shards are gathered and scattered layer by layer, on an engine of their own;
+//! shards of a vocabulary stay as they are.
 //!
 //! Each pass becomes the passes of its layers. Two passes of a device, one after the other in the
 //! table, one forward and one back, become one row of both, layer next to layer as in
 //! Megatron-Core, where all that the second one waits for has come before the first one begins.
 //! Nothing waits for ever: such pairs keep the order of their first passes.
 //!
-//! @param table of a flow of training, with recomputation and copies or without: one copy of every
-//! stage, whole sequences
-//! @param layers [S] of each stage, at least 1
+//! @param table of a flow of training, in an adapter or not: one copy of every stage, whole
+//! sequences
+//! @param layers [S] of each stage, at least 1; of a shard of the vocabulary 1
 //! @param pairs false: no passes are put together
 //! @throws std::invalid_argument for another table, or a stage without a layer.
 //! @complexity O(n L) for n passes with L layers each
@@ -263,27 +331,33 @@ inline void write_layers(
 //! is an own derivation.
 [[nodiscard]] inline device_orders
 with_experts(timetable_view table, std::span<int const> layers, bool pairs = true) {
-  shape const& extents = table.over.extents;
-  if (extents.chunks != 1 || extents.routes() != 1 || table.over.edges != nullptr)
+  pipeline_view const& over = table.over;
+  shape const& extents = over.extents;
+  if (extents.chunks != 1 || extents.routes() != 1 ||
+      (over.edges != nullptr && !over.declared->reads_in_groups))
     throw std::invalid_argument("with_experts: experts need a plain chain, with one copy of every "
                                 "stage, whole sequences and nothing frozen");
-  if (layers.size() != static_cast<std::size_t>(extents.stages()) ||
-      std::any_of(layers.begin(), layers.end(), [](int count) { return count < 1; }))
+  if (layers.size() != static_cast<std::size_t>(extents.stages()))
     throw std::invalid_argument("with_experts: give at least one layer for every stage");
   std::vector<int> first_layers{0};
-  for (int const count : layers)
+  for (int stage = 0; stage < extents.stages(); ++stage) {
+    int const count = layers[static_cast<std::size_t>(stage)];
+    if (count < 1 || (over.in_group(stage) && count > 1))
+      throw std::invalid_argument(
+        "with_experts: give at least one layer for every stage, and 1 for a shard");
     first_layers.push_back(first_layers.back() + count);
+  }
+  device_orders result{detail::pipeline_of_layers(over, first_layers), {}, {0}};
   std::vector<int> const entries = detail::entries_of(table);
-  flow const& declared = detail::flow_of_layers(*table.over.declared);
+  flow const& declared = result.over.declared;
   std::vector<detail::expert_rows> of_device;
   for (int device = 0; device < extents.devices; ++device) {
-    detail::expert_rows& out = of_device.emplace_back(table.over, first_layers);
-    for (int engine = 0; engine < table.over.declared->engines; ++engine) {
-      int const row = engine * extents.devices + device;
-      detail::write_layers(table, row, pairs, entries, out);
-    }
+    detail::expert_rows& out = of_device.emplace_back(over, first_layers, declared);
+    for (int on = 0; on < flow::engine_count; ++on)
+      if (int const row = over.declared->engine_row[on]; // what the network does follows from marks
+          row >= 0 && on != static_cast<int>(engine::network))
+        detail::write_layers(table, row * extents.devices + device, pairs, entries, out);
   }
-  device_orders result{detail::pipeline_of_layers(table.over, layers), {}, {0}};
   for (int on = 0; on < flow::engine_count; ++on)
     for (detail::expert_rows const& each : of_device)
       if (declared.engine_row[on] >= 0) {

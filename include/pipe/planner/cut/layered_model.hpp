@@ -11,9 +11,9 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
+#include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost_table.hpp>
-#include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -181,28 +181,23 @@ public:
   }
   //! The most bytes that a device holds beyond its memory; not above 0 where all fits.
   [[nodiscard]] double excess(timetable_view table, arrangement const& how) const {
-    std::vector<double> activation; // of a chunk, by stage
-    std::vector<double> resident;
+    int const chunks = table.over.extents.chunks;
+    stage_memory memory;
     auto layer = loads_.begin();
     for (int const count : how.cut) {
-      activation.push_back(0);
-      resident.push_back(0);
+      detail::layer_load all;
       for (int i = 0; i < count; ++i, ++layer) {
-        activation.back() += layer->activation / table.over.extents.chunks;
-        resident.back() += layer->resident;
+        all.activation += layer->activation / chunks;
+        all.resident += layer->resident;
       }
+      memory.activation.insert(
+        memory.activation.end(), static_cast<std::size_t>(chunks), all.activation);
+      memory.resident.push_back(all.resident);
     }
     double most = 0;
-    for (int device = 0; device < table.over.extents.devices; ++device) {
-      double held =
-        detail::peak_of<double>(table, device, slot_class::activation, [&](pass const& what) {
-          return activation[what.stage];
-        });
-      for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-        for (int const holder : holders_of(table.over, stage))
-          held += holder == device ? resident[static_cast<std::size_t>(stage)] : 0;
-      most = std::max(most, held - device_at(how.places, device).memory);
-    }
+    int device = 0;
+    for (double const held : device_bytes(table, memory))
+      most = std::max(most, held - device_at(how.places, device++).memory);
     return most;
   }
   //! A makespan that no cut, placement and order goes below.

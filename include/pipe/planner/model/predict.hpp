@@ -414,39 +414,55 @@ struct grouped_gpus {
   efficiency reached; //!< shares of the peak rate
   int gpus = 1;       //!< of all groups
   int data = 1;       //!< sets of so many GPUs that share weights, gradients and state, too
+  int pictures = 1;   //!< of a sequence, where the model has an encoder
 
   //! @brief Seconds that a group of so many GPUs takes for a sequence, forward and backward;
   //! nothing hides its exchanges.
   [[nodiscard]] constexpr double time(int tokens, int size) const noexcept {
-    prediction const group{model, {.sequence = tokens, .tensor = size}, on, reached};
-    stage_content const whole{.layers = model.layers,
-                              .embedding = true,
-                              .output = true,
-                              .dense = model.dense_layers,
-                              .modules = model.modules};
+    return work_time(tokens, size) + exchange_time(tokens, size);
+  }
+  //! @brief The same without exchanges.
+  [[nodiscard]] constexpr double work_time(int tokens, int size) const noexcept {
+    prediction const group{model, setup_of(tokens, size), on, reached};
     double seconds = 0;
     for (pass_kind const kind : detail::split_kinds(training))
-      seconds +=
-        group.pass_seconds(whole, kind, {tokens, 0}) - group.exchange_seconds(whole, kind, tokens);
-    return seconds + 2 * (model.layers + model.modules) * exchange_time(tokens, size);
+      seconds += group.pass_seconds(whole(), kind, {tokens, 0}) -
+                 group.exchange_seconds(whole(), kind, tokens);
+    return seconds;
+  }
+  //! @brief The all-to-alls of all layers, forward and backward, of the encoder's pictures as of
+  //! tokens.
+  [[nodiscard]] constexpr double exchange_time(int tokens, int size) const noexcept {
+    auto const of_layer = [&](transformer const& of, double count) {
+      double const width = static_cast<double>(detail::query_width(of)) / of.heads;
+      double const heads = 2.0 * of.heads + 2.0 * std::max(of.kv_heads, size);
+      double const to_each = 2.0 * count * heads * width / size / size;
+      int const nearby = std::min(size, on.gpus_per_machine);
+      return seconds_of(to_each * (nearby - 1), to_each * (size - nearby));
+    };
+    double seconds = 2 * (model.layers + model.modules) * of_layer(model, tokens);
+    if (model.encoder.layers > 0)
+      seconds += 2 * model.encoder.layers *
+                 of_layer(detail::encoder_shape(model), 1.0 * pictures * model.encoder.tokens);
+    return seconds;
   }
   //! @brief Bytes that each of them holds of a sequence until its backward pass: activations,
-  //! logits and their gradient. Infinite where the heads are no multiple of the group.
+  //! logits and their gradient. Infinite where heads, of layers or of the encoder's, are no
+  //! multiple of the group.
   [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
-    if (model.heads % size != 0)
+    if (model.heads % size != 0 || (model.encoder.layers > 0 && model.encoder.heads % size != 0))
       return std::numeric_limits<double>::infinity();
-    auto const of_layer = [&](transformer const& of) { return of.activation_bytes(tokens); };
-    return static_cast<double>(
-             detail::of_layers(model, model.layers, model.dense_layers, of_layer) +
-             model.modules * (of_layer(model) + 4 * model.input_bytes(tokens)) +
-             (1 + model.modules) * detail::logits_bytes(model, tokens)) /
+    return static_cast<double>(detail::kept_bytes(model, setup_of(tokens, 1), whole(), tokens) +
+                               (1 + model.modules) * detail::logits_bytes(model, tokens)) /
            size;
   }
   //! @brief Bytes that are there whatever the sequences are: a share of all weights, gradients and
   //! state, and the weights of two layers, one in use and the next, with the gradients of one.
   [[nodiscard]] constexpr double resident_bytes() const noexcept {
-    double const largest = static_cast<double>(
-      std::max(detail::layer_parameters(model), detail::vocabulary_parameters(model)));
+    double const largest =
+      static_cast<double>(std::max({detail::layer_parameters(model),
+                                    detail::vocabulary_parameters(model),
+                                    detail::layer_parameters(detail::encoder_shape(model))}));
     return 18.0 * static_cast<double>(model.parameters()) / gpus / data + (2 * 2 + 4) * largest;
   }
   //! @brief Seconds in which all layers are gathered twice and their gradients scattered: no
@@ -459,13 +475,16 @@ struct grouped_gpus {
   }
 
 private:
-  //! The four all-to-alls of a layer.
-  [[nodiscard]] constexpr double exchange_time(int tokens, int size) const noexcept {
-    double const width = static_cast<double>(detail::query_width(model)) / model.heads;
-    double const heads = 2.0 * model.heads + 2.0 * std::max(model.kv_heads, size);
-    double const to_each = 2.0 * tokens * heads * width / size / size;
-    int const nearby = std::min(size, on.gpus_per_machine);
-    return seconds_of(to_each * (nearby - 1), to_each * (size - nearby));
+  [[nodiscard]] constexpr training_setup setup_of(int tokens, int size) const noexcept {
+    return {.sequence = tokens, .tensor = size, .pictures = pictures};
+  }
+  [[nodiscard]] constexpr stage_content whole() const noexcept {
+    return {.layers = model.layers,
+            .embedding = true,
+            .output = true,
+            .dense = model.dense_layers,
+            .encoders = model.encoder.layers,
+            .modules = model.modules};
   }
   [[nodiscard]] constexpr double seconds_of(double in_machine, double to_others) const noexcept {
     return std::max(in_machine / on.link_gb_per_s, to_others / on.network_gb_per_s) / 1e9;
