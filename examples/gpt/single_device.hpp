@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -158,13 +159,13 @@ template <class Model>
   return all_of(model, &parameter<float>::value);
 }
 
-//! Adds numbers up in place; into no numbers it puts them, since 0 + -0 is not -0.
-inline void add_to(std::vector<float>& sum, std::vector<float> const& numbers) {
-  if (sum.empty()) {
-    sum = numbers;
-    return;
-  }
-  std::transform(numbers.begin(), numbers.end(), sum.begin(), sum.begin(), std::plus<float>());
+//! Adds numbers up in place; into no numbers it puts them, since 0 + -0 is not -0. The bits of a
+//! sum of several follow from their order.
+inline void add_to(std::vector<float>& sum, std::span<float const> numbers) {
+  if (sum.empty())
+    sum.assign(numbers.begin(), numbers.end());
+  else
+    std::transform(numbers.begin(), numbers.end(), sum.begin(), sum.begin(), std::plus<float>());
 }
 
 //! How many numbers have other bits.

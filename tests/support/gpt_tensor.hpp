@@ -107,7 +107,9 @@ private:
       }
       if (kind == pp::pass_kind::backward_weight)
         continue;
-      add_parts(parts, sum_);
+      sum_.clear();
+      for (auto const& each : parts)
+        add_to(sum_, each);
       for (std::size_t i = 0; i < stage.size(); ++i)
         stage[i].shard.join(passes[i], step, sum_);
     }

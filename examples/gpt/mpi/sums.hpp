@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "../papers/tensor_stage.hpp"
+#include "../single_device.hpp"
 
 namespace gpt {
 
@@ -262,10 +262,9 @@ public:
   void end(std::size_t which, std::vector<float>& sum) {
     one_sum& here = under_way_[which % under_way_.size()];
     wait_(here.request);
-    std::vector<std::span<float>> parts;
+    sum.clear();
     for (int rank = 0; rank < ranks_; ++rank)
-      parts.push_back(part_of(here, rank));
-    add_parts(parts, sum);
+      add_to(sum, part_of(here, rank));
   }
 
 private:

@@ -51,7 +51,9 @@ public:
     changed_.wait(lock, [&] { return aborted_ || here.come == next_.size(); });
     if (aborted_)
       throw std::runtime_error("another shard of the stage has failed");
-    add_parts(here.parts, sum);
+    sum.clear();
+    for (auto const& part : here.parts)
+      add_to(sum, part);
     if (++here.left == next_.size())
       under_way_.erase(number);
   }

@@ -353,15 +353,4 @@ inline void check_inputs_order(pp::timetable_view table, int stage) {
   }
 }
 
-//! The sum of the parts of all members, in their order, so that its bits do not depend on who comes
-//! first.
-//! @param part of each, as long as the sum
-template <class Parts>
-void add_parts(Parts const& parts, std::vector<float>& sum) {
-  sum.assign(parts.front().begin(), parts.front().end());
-  for (std::size_t member = 1; member < parts.size(); ++member)
-    for (std::size_t i = 0; i < sum.size(); ++i)
-      sum[i] += parts[member][i];
-}
-
 } // namespace gpt
