@@ -34,10 +34,11 @@
 namespace gpt {
 
 //! Lines `key=value`.
-class run_lines {
-public:
+struct run_lines {
+  std::string text{};
+
   void add(std::string_view key, std::string_view value) {
-    text_.append(key).append("=").append(value).append("\n");
+    text.append(key).append("=").append(value).append("\n");
   }
   void add(std::string_view key, std::int64_t value) { add(key, std::to_string(value)); }
   //! Every bit of it.
@@ -52,11 +53,6 @@ public:
       list += (list.empty() ? "" : ",") + std::to_string(value);
     add(key, list);
   }
-
-  [[nodiscard]] std::string const& text() const { return text_; }
-
-private:
-  std::string text_;
 };
 
 namespace detail {
@@ -137,7 +133,7 @@ about_parts(std::string_view program, options const& o, text_to_learn const& tex
   cut.add("eager", std::int64_t{own.eager});
   cut.add("unfused", std::int64_t{own.unfused});
   cut.add("post-validation", std::int64_t{post_validation});
-  return {learning.text(), cut.text()};
+  return {learning.text, cut.text};
 }
 
 //! What a checkpoint of named tensors is of. Stages, devices and shards may be others in the run
@@ -150,7 +146,7 @@ about_state(options const& o, int replicas, text_to_learn const& text) {
   // Versions of the loops round differently; who reads the difference sees what would make them the
   // same.
   lines.add("PIPELINING_VECTORS", vectors().name());
-  return about_parts("gpt", o, text).learning + lines.text();
+  return about_parts("gpt", o, text).learning + lines.text;
 }
 
 [[nodiscard]] inline std::string

@@ -170,7 +170,7 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
   lines.add("sequences-of-step", layout.replicas * o.common.microbatches);
   return {o.common.checkpoint,
           rank ? "rank-" + std::to_string(*rank) : "devices",
-          about_parts(program, o.common, text).learning + lines.text(),
+          about_parts(program, o.common, text).learning + lines.text,
           layout};
 }
 
@@ -184,7 +184,7 @@ about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_lea
   lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
   lines.add("every", common.every);
   return about_run("gpt over NCCL", common, text) + files.about + pp::lines_of(files.layout) +
-         lines.text();
+         lines.text;
 }
 
 //! Trains, reports and writes files, with times that events have measured.

@@ -93,7 +93,7 @@ struct rank_options {
   lines.add("restarts", restarts);
   lines.add("check", check ? "yes" : "no");
   return "options=read\n" + about_state(training, layout.replicas, text) +
-         about_parts("gpt", training, text).cut + pp::lines_of(layout) + lines.text();
+         about_parts("gpt", training, text).cut + pp::lines_of(layout) + lines.text;
 }
 
 //! The communicators of a rank. All ranks make theirs together, new ones for every attempt at the

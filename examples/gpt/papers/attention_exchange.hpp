@@ -21,7 +21,7 @@
 namespace gpt {
 
 //! A stage on the host. One of those of a layer stands for its weights.
-class exchanged_piece : public called_on_host<exchanged_stage<host_machine<float>>> {
+class exchanged_piece : public exchanged_stage<host_machine<float>> {
 public:
   using layer = trained_on_host<exchanged_layer<host_machine<float>>>;
 
@@ -29,8 +29,11 @@ public:
                   int which,
                   std::shared_ptr<layer> of,
                   host::device_work<float>& work)
-      : called_on_host(sizes, which, of, work), layer_(leading() ? std::move(of) : nullptr) {}
+      : exchanged_stage(sizes, which, of, work), layer_(leading() ? std::move(of) : nullptr) {}
 
+  void run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
+    gpt::run_half(static_cast<exchanged_stage&>(*this), kind, given, half);
+  }
   void set_batch(batch const& pieces) {
     if (layer_)
       layer_->set_batch(pieces);
