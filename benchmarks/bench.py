@@ -189,14 +189,16 @@ def render_training(found):
     if not found:
         return ""
     about = found["machine"]
-    rows = [[model, schedule or "one thread", f"{ours:,.0f}", f"{peer:,.0f}" if peer else "", f"{ours / peer:.2f}" if peer else ""]
-            for model, schedule, ours, peer in training_rows(found)]
+    alone = {model: ours for model, schedule, ours, _ in training_rows(found) if not schedule}
+    rows = [["" if schedule else model, schedule or "one thread", f"{ours:,.0f}", f"{peer:,.0f}" if peer else "", f"{ours / peer:.2f}" if peer else "",
+             *([f"{ours / alone[model]:.2f}", f"{row['most']:.2f}"] if schedule and "most" in row else ["", ""])]
+            for row, (model, schedule, ours, peer) in zip(found["ours"], training_rows(found))]
     return f"""## Training a GPT
 
 Tokens a second of the GPT's best step (`gpt_training`, {about['date']}, {about['processor']}): layers x width, on one thread or in a pipeline of two
-threads. PyTorch is eager, one thread a process, over gloo.
+threads. PyTorch is eager, one thread a process, over gloo. Last: times one thread, and what the order allows.
 
-""" + table(["model", "schedule", "here", "PyTorch", "ratio"], rows) + "\n"
+""" + table(["model", "schedule", "here", "PyTorch", "ratio", "times", "allowed"], rows) + "\n"
 
 
 def render_solver():

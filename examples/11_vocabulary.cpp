@@ -45,13 +45,6 @@ std::size_t most_parameters(At at, pp::timetable_view table) {
   return *std::max_element(held.begin(), held.end());
 }
 
-template <class Stages>
-void update(Stages& stages, std::int64_t step) {
-  gpt::adamw const optimizer{};
-  for (auto& each : stages)
-    each.update(optimizer, step);
-}
-
 //! Trains in a pipeline and on one device, and counts the gradients that differ in any bit.
 template <int Barriers, class Schedule>
 std::size_t train(char const* name, Schedule const& inner) {
@@ -60,8 +53,8 @@ std::size_t train(char const* name, Schedule const& inner) {
   auto const table =
     pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{inner}, {devices, microbatches});
   // [snippet schedule]
-  gpt::sharded_pipeline model(size, table, Barriers, 1);
-  gpt::sharded_device alone(size, gpt::cut_around(size, table, Barriers), 1);
+  gpt::sharded_pipeline model({size, Barriers}, table, 1);
+  gpt::sharded_pipeline alone({size, Barriers}, gpt::on_one_device(table), 1);
   std::mt19937_64 random(1);
   std::size_t differ = 0;
   std::size_t compared = 0;
@@ -75,10 +68,10 @@ std::size_t train(char const* name, Schedule const& inner) {
     for (std::size_t i = 0; i < here.size(); ++i)
       differ += std::memcmp(&here[i], &there[i], sizeof here[i]) == 0 ? 0 : 1;
     compared += here.size();
-    update(model.stages(), step);
-    update(alone.stages(), step);
+    model.update(gpt::adamw{}, step);
+    alone.update(gpt::adamw{}, step);
   }
-  auto const peaks = gpt::peaks_of(model.trace(), model.sizes());
+  auto const peaks = model.peak_bytes();
   std::printf("%s, %s: loss %.3f; at most %zu parameters and %zu kept bytes on a device\n"
               "  %zu of %zu gradients differ from one device\n",
               name,
@@ -87,7 +80,7 @@ std::size_t train(char const* name, Schedule const& inner) {
                                          : "2 barriers",
               loss,
               most_parameters(
-                [&](std::size_t s) -> auto& { return model.stages()[s]; }, table),
+                [&](std::size_t s) -> auto& { return *model.ways().front()[s]; }, table),
               *std::max_element(peaks.begin(), peaks.end()),
               differ,
               compared);

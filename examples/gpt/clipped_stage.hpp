@@ -5,6 +5,9 @@
 //! @brief A stage with its optimizer: gradients are clipped by their global norm, steps are left
 //! out where a gradient is not finite, and a step that was taken early can be undone.
 
+#include <pipe/config.hpp>
+
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -50,17 +53,24 @@ struct clipped_step {
   bool finite = true;
   double coefficient = 1; //!< of the gradients
 
-  clipped_step(clipping const& how, pp::totals const& all) {
+  PIPELINING_HOST_DEVICE clipped_step(double largest_norm, pp::totals const& all) {
     gradient_row sum;
     for (int stage = 0; stage < all.rows; ++stage) {
-      auto const& row = all.row<gradient_row>(stage)[0];
+      auto const& row = *reinterpret_cast<gradient_row const*>(all.data + stage * all.stride);
       sum.squared_norm += row.squared_norm;
       sum.not_finite += row.not_finite;
     }
     finite = sum.not_finite == 0;
-    double const wanted = how.largest_norm / (std::sqrt(sum.squared_norm) + 1e-6);
+    double const wanted = largest_norm / (std::sqrt(sum.squared_norm) + 1e-6);
     coefficient = wanted < 1 ? wanted : 1;
   }
+  PIPELINING_HOST_DEVICE void count(step_counts& steps) const {
+    steps.taken += finite ? 1 : 0;
+    steps.clipped += finite && coefficient < 1 ? 1 : 0;
+    steps.left_out += finite ? 0 : 1;
+  }
+  //! A norm only grows when rows join it, so what these rows do not accept, more will not.
+  [[nodiscard]] bool accepts() const { return finite && coefficient == 1; }
 };
 
 template <class Stage>
@@ -89,78 +99,90 @@ void take_step(Stage& stage, clipping const& how, clipped_step const& found, std
   stage.refresh();
 }
 
-//! A stage as the library calls it, with the hooks of the optimizer next to its passes.
-//! @tparam Stage has the passes, for each parameter `for_each_parameter`, and `join_replicas`,
-//! after which gradients are those of the whole batch.
-template <class Stage>
-struct clipped_stage : Stage {
+//! Copies of a stage as the library calls them, with the hooks of the optimizer next to their
+//! passes. Each copy steps by itself.
+//! @tparam Copies a `copies_of`
+template <class Copies>
+struct clipped_stage : Copies {
   static constexpr std::int64_t totals_bytes = sizeof(gradient_row);
 
-  explicit clipped_stage(Stage passes) : Stage(std::move(passes)) {}
+  explicit clipped_stage(Copies passes) : Copies(std::move(passes)), steps_(this->of.size()) {}
 
   //! @param chosen must outlive this
   void set_clipping(clipping const& chosen) { how_ = &chosen; }
 
-  void contribute(pp::context const&, pp::output out) {
+  void contribute(pp::context const& where, pp::output out) {
     this->join_replicas();
-    out.as<gradient_row>()[0] = row_of(static_cast<Stage&>(*this));
+    out.as<gradient_row>()[0] = row_of(this->at(where));
   }
-
-  //! A norm only grows when rows join it, so what these rows do not accept, more will not.
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
-    clipped_step const found(*how_, all);
-    return found.finite && found.coefficient == 1;
+    return clipped_step(how_->largest_norm, all).accepts();
   }
-
-  void optimizer_step(pp::context const&, pp::totals const& all) {
-    clipped_step const found(*how_, all);
+  void optimizer_step(pp::context const& where, pp::totals const& all) {
+    clipped_step const found(how_->largest_norm, all);
+    auto& stage = this->at(where);
+    auto& own = steps_[number_of(stage)];
     if (how_->early)
-      keep_copy();
-    last_counts_ = counts_;
-    counts_.clipped += found.finite && found.coefficient < 1 ? 1 : 0;
-    counts_.left_out += found.finite ? 0 : 1;
-    take_step(static_cast<Stage&>(*this), *how_, found, counts_.taken);
-    counts_.taken += found.finite ? 1 : 0;
+      own.keep_copy(stage);
+    own.before = own.counts;
+    take_step(stage, *how_, found, own.counts.taken);
+    found.count(own.counts);
   }
-
   //! Forward passes that have run since then leave nothing that their repetition does not write
   //! anew.
-  void roll_back(pp::context const&, bool stepped) {
+  void roll_back(pp::context const& where, bool stepped) {
     if (!stepped)
       return;
+    auto& stage = this->at(where);
+    auto& own = steps_[number_of(stage)];
     std::size_t next = 0;
-    this->for_each_parameter([&](auto& p) { std::swap(p, copies_[next++]); });
-    counts_ = last_counts_;
-    ++rolled_back_;
-    this->refresh();
+    stage.for_each_parameter([&](auto& p) { std::swap(p, own.copies[next++]); });
+    own.counts = own.before;
+    ++own.rolled_back;
+    stage.refresh();
   }
-
   //! Nothing: `optimizer_step` leaves gradients of zero.
   void begin_iteration(pp::context const&) {}
 
-  [[nodiscard]] step_counts const& counts() const { return counts_; }
+  //! The same of all copies.
+  [[nodiscard]] step_counts const& counts() const { return steps_here().counts; }
   //! @pre no step is still to be validated
-  void set_counts(step_counts const& counts) { counts_ = counts; }
-  [[nodiscard]] std::int64_t rolled_back() const { return rolled_back_; }
+  void set_counts(step_counts const& counts) {
+    for (auto& each : steps_)
+      each.counts = counts;
+  }
+  [[nodiscard]] std::int64_t rolled_back() const { return steps_here().rolled_back; }
 
 private:
-  //! To compute backwards what the optimizer did would round.
-  void keep_copy() {
-    std::size_t next = 0;
-    this->for_each_parameter([&](auto const& p) {
-      if (next == copies_.size())
-        copies_.push_back(p);
-      else
-        copies_[next] = p;
-      ++next;
-    });
+  struct steps_of_copy {
+    std::vector<parameter<float>> copies{}; // of all, before the last step
+    step_counts counts{};
+    step_counts before{};
+    std::int64_t rolled_back = 0;
+
+    //! To compute backwards what the optimizer did would round.
+    template <class Stage>
+    void keep_copy(Stage& stage) {
+      std::size_t next = 0;
+      stage.for_each_parameter([&](auto const& p) {
+        if (next == copies.size())
+          copies.push_back(p);
+        else
+          copies[next] = p;
+        ++next;
+      });
+    }
+  };
+  //! The first of the ways on which this copy is.
+  template <class Stage>
+  [[nodiscard]] std::size_t number_of(Stage const& stage) const {
+    return static_cast<std::size_t>(std::find(this->of.begin(), this->of.end(), &stage) -
+                                    this->of.begin());
   }
+  [[nodiscard]] steps_of_copy const& steps_here() const { return steps_[number_of(*this->here())]; }
 
   clipping const* how_ = nullptr;
-  std::vector<parameter<float>> copies_; // of all, before the last step
-  step_counts counts_;
-  step_counts last_counts_;
-  std::int64_t rolled_back_ = 0;
+  std::vector<steps_of_copy> steps_; // by way
 };
 
 //! The norm is that of the stages' rows in their order. Copies have the gradients of their stages
@@ -174,7 +196,7 @@ inline std::int64_t take_clipped_step(std::vector<host_stage<float>>& stages,
     rows.push_back(row_of(each));
   auto const bytes = static_cast<std::int64_t>(sizeof(gradient_row));
   clipped_step const found(
-    how,
+    how.largest_norm,
     {reinterpret_cast<std::byte const*>(rows.data()), bytes, bytes, static_cast<int>(rows.size())});
   for (auto& each : stages)
     take_step(each, how, found, taken);

@@ -12,7 +12,6 @@
 #include <pipe/attention/backward.hpp>
 #include <pipe/attention/forward.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 

@@ -60,18 +60,10 @@ template <class Machine, class Tensors, class... Of>
   return all.bytes();
 }
 
-//! Tensors in a message, which has no gaps, and its bytes.
-template <class Tensors, class... Of>
-[[nodiscard]] Tensors in_message(std::byte* memory, Of const&... of) {
-  placing in(memory, 1);
-  return Tensors(in, of...);
-}
-template <class Tensors, class... Of>
-[[nodiscard]] std::int64_t message_bytes(Of const&... of) {
-  placing all(nullptr, 1);
-  (void)Tensors(all, of...);
-  return all.bytes();
-}
+//! A message, which has no gaps, in place of the slots of a machine.
+struct message {
+  static constexpr std::int64_t alignment = 1;
+};
 
 //! Tokens of so many numbers each, and the stream that works on them.
 template <class Stream>

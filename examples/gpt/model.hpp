@@ -117,12 +117,13 @@ struct layer_range {
   return 0;
 }
 
-//! Tokens [begin, end) of a sequence.
+//! Tokens [begin, end) of a sequence, or a part of something else that is cut.
 struct chunk_range {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 
   [[nodiscard]] std::int64_t count() const { return end - begin; }
+  [[nodiscard]] bool holds(std::int64_t one) const { return one >= begin && one < end; }
 };
 
 //! Which shard of a stage, and of how many.
@@ -401,19 +402,6 @@ public:
 private:
   std::int64_t done_ = 0;
 };
-
-//! Bytes [first, last) of the vocabulary.
-struct byte_range {
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-
-  [[nodiscard]] std::int64_t count() const { return last - first; }
-  [[nodiscard]] bool holds(std::uint8_t byte) const { return byte >= first && byte < last; }
-};
-
-[[nodiscard]] inline byte_range bytes_of_shard(std::int64_t shard, std::int64_t shards) {
-  return {vocabulary * shard / shards, vocabulary * (shard + 1) / shards};
-}
 
 //! What a shard of the output layer tells the others of a token.
 struct token_statistics {

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -27,6 +28,9 @@
 namespace gpt {
 
 namespace registry = pipelining::registry;
+
+//! How a process tells of its progress: over and over in one line of a terminal, or line by line.
+enum class telling : std::uint8_t { nothing, in_a_line, line_by_line };
 
 //! Everything that can be chosen. The defaults make the run that `scripts/demo` shows.
 struct options {
@@ -49,7 +53,7 @@ struct options {
   std::string checkpoint;  //!< a folder; empty: none
   std::int64_t every = 10; //!< steps between two checkpoints
   bool help = false;
-  bool tells = true; //!< of its progress; of the ranks of a run, one does
+  telling tells = telling::in_a_line; //!< of the ranks of a run, one does
   //! Tokens of the sequence of each microbatch, which follow from the schedule.
   std::vector<std::int64_t> lengths;
 };
@@ -157,29 +161,6 @@ namespace detail {
   return value;
 }
 
-//! Takes a word out of a command line. Returns whether it was there.
-inline bool take_word(std::vector<std::string_view>& words, std::string_view name) {
-  return std::erase(words, name) > 0;
-}
-//! Takes an option and its value out of a command line. Returns the last value, if there is one.
-inline std::optional<std::string_view> take_value(std::vector<std::string_view>& words,
-                                                  std::string_view name) {
-  std::optional<std::string_view> value;
-  for (;;) {
-    auto const option = std::find(words.begin(), words.end(), name);
-    if (option == words.end() || option + 1 == words.end())
-      return value;
-    value = *(option + 1);
-    words.erase(option, option + 2);
-  }
-}
-//! The same of a whole number from 1 on.
-inline std::int64_t
-take_number(std::vector<std::string_view>& words, std::string_view name, std::int64_t usual) {
-  auto const word = take_value(words, name);
-  return word ? whole_number(name, *word, 1, 1000000) : usual;
-}
-
 [[nodiscard]] inline std::vector<int> whole_numbers(std::string_view option,
                                                     std::string_view word,
                                                     std::int64_t least,
@@ -197,22 +178,14 @@ take_number(std::vector<std::string_view>& words, std::string_view name, std::in
 //! @throws std::invalid_argument with one line that names the option
 [[nodiscard]] inline registry::adapter adapter_of(std::string_view option, std::string_view word) {
   using enum registry::adapter;
+  auto const of_others = recompute_first | offload_half | offload_chunks;
   std::string names;
-  for (auto const which : {recompute,
-                           offload,
-                           sharded_weights,
-                           gathered_once,
-                           weights_on_host,
-                           vocabulary_1,
-                           vocabulary_2,
-                           vocabulary_interlaced,
-                           attention_exchange}) {
-    for (registry::named_adapter const& each : registry::named_adapter::all()) {
-      if (each.which == which && each.name == word)
-        return which;
-      if (each.which == which)
-        names += (names.empty() ? "" : ", ") + std::string(each.name);
-    }
+  for (registry::named_adapter const& each : registry::named_adapter::all()) {
+    if (has(of_others, each.which))
+      continue;
+    if (each.name == word)
+      return each.which;
+    names += (names.empty() ? "" : ", ") + std::string(each.name);
   }
   throw std::invalid_argument(std::string(option) + " wants one of " + names + ", not " +
                               pipelining::detail::quote(word));
@@ -267,7 +240,12 @@ struct known_option {
   std::int64_t most = 0;
 };
 //! The option of a word, but for those whose values have a form of their own; none has no name.
-inline known_option option_of(options& of, std::string_view name) {
+//! @param more that a backend has
+inline known_option
+option_of(options& of, std::span<known_option const> more, std::string_view name) {
+  for (known_option const& each : more)
+    if (each.name == name)
+      return each;
   auto& own = of.own;
   for (known_option const& each : {known_option{"--help", &of.help},
                                    known_option{"-h", &of.help},
@@ -349,12 +327,14 @@ inline void read_value(options& of,
 } // namespace detail
 
 //! Reads the command line.
+//! @param chosen what is not given. @param more options that a backend has
 //! @throws std::invalid_argument with one line for the user
-[[nodiscard]] inline options read_options(std::vector<std::string_view> const& words) {
-  options chosen;
+[[nodiscard]] inline options read_options(std::vector<std::string_view> const& words,
+                                          options chosen = {},
+                                          std::span<detail::known_option const> more = {}) {
   bool key_heads_given = false;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    auto const known = detail::option_of(chosen, words[i]);
+    auto const known = detail::option_of(chosen, more, words[i]);
     if (auto* const* const flag = std::get_if<bool*>(&known.value); flag && *flag) {
       **flag = true;
       continue;

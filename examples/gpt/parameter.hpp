@@ -167,6 +167,12 @@ copy_in(Stage& stage, std::vector<Number> parameter<Number>::*list, Number const
   return from;
 }
 
+//! AdamW's factors in a step.
+template <class Number>
+struct step_factors {
+  Number rate, b1, b2, mean_share, square_share, keep; //!< keep: of what decays
+};
+
 //! AdamW with a linear warm-up and a cosine that ends at a tenth of the peak rate.
 //! @source Loshchilov and Hutter 2019, algorithm 2
 struct adamw {
@@ -185,16 +191,22 @@ struct adamw {
     return peak_rate * rise * fall;
   }
 
+  template <class Number>
+  [[nodiscard]] step_factors<Number> factors(std::int64_t step) const {
+    double const steps_done = double(step + 1);
+    return {static_cast<Number>(rate(step)),
+            static_cast<Number>(mean_decay),
+            static_cast<Number>(square_decay),
+            static_cast<Number>(1 / (1 - std::pow(mean_decay, steps_done))),
+            static_cast<Number>(1 / (1 - std::pow(square_decay, steps_done))),
+            static_cast<Number>(1 - rate(step) * weight_decay)};
+  }
+
   //! One step: the value moves, the gradient becomes zero.
   template <class Number>
   [[gnu::noinline]] void update(parameter<Number>& p, std::int64_t step) const {
-    auto const r = static_cast<Number>(rate(step));
-    auto const b1 = static_cast<Number>(mean_decay);
-    auto const b2 = static_cast<Number>(square_decay);
-    auto const mean_share = static_cast<Number>(1 / (1 - std::pow(mean_decay, double(step + 1))));
-    auto const square_share =
-      static_cast<Number>(1 / (1 - std::pow(square_decay, double(step + 1))));
-    auto const keep = static_cast<Number>(1 - rate(step) * (p.decays ? weight_decay : 0.0));
+    auto const by = factors<Number>(step);
+    auto const keep = p.decays ? by.keep : Number{1};
     auto const update_all = [=,
                              count = static_cast<std::int64_t>(p.value.size()),
                              value = p.value.data(),
@@ -203,12 +215,12 @@ struct adamw {
                              square = p.square.data()](auto) {
       for (std::int64_t i = 0; i < count; ++i) {
         Number const g = gradient[i];
-        Number const m = b1 * mean[i] + (1 - b1) * g;
-        Number const s = b2 * square[i] + (1 - b2) * g * g;
-        Number const move = m * mean_share / (std::sqrt(s * square_share) + Number(1e-8));
+        Number const m = by.b1 * mean[i] + (1 - by.b1) * g;
+        Number const s = by.b2 * square[i] + (1 - by.b2) * g * g;
+        Number const move = m * by.mean_share / (std::sqrt(s * by.square_share) + Number(1e-8));
         mean[i] = m;
         square[i] = s;
-        value[i] = keep * value[i] - r * move;
+        value[i] = keep * value[i] - by.rate * move;
         gradient[i] = 0;
       }
     };

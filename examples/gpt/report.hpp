@@ -497,11 +497,15 @@ write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table co
   write_pictures(of);
   if (!o.costs.empty())
     write_cost_file(o, run);
-  std::vector<pp::measured_pass> measured;
   pp::timetable_view const last = run.traces.back();
-  for (int device = 0; device < last.over.extents.devices; ++device)
-    for (int i = last.offsets[device]; i < last.offsets[device + 1]; ++i)
-      measured.push_back({device, last.passes[i], last.starts[i], last.ends[i]});
+  int const devices = last.over.extents.devices;
+  std::vector<pp::measured_pass> measured;
+  auto const add_rows = [&](int first, int end) {
+    for (int row = first; row < end; ++row)
+      for (int i = last.offsets[row]; i < last.offsets[row + 1]; ++i)
+        measured.push_back({row % devices, last.passes[i], last.starts[i], last.ends[i]});
+  };
+  add_rows(0, devices);
   std::string trace;
   pp::write_trace(
     trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
@@ -511,12 +515,7 @@ write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table co
   pp::timetable_caption const in_milliseconds{
     name, mean_of(milliseconds, plan.over.extents), {}, {}};
   auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);
-  for (int row = last.over.extents.devices; row < last.rows(); ++row) {
-    for (int i = last.offsets[row]; i < last.offsets[row + 1]; ++i) {
-      measured.push_back(
-        {row % last.over.extents.devices, last.passes[i], last.starts[i], last.ends[i]});
-    }
-  }
+  add_rows(devices, last.rows());
   line.measured = measured;
   line.measured_unit = 1e3;
   std::string page;
@@ -531,7 +530,7 @@ write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table co
               "  scripts/timetable compare --devices %d --microbatches %d\n"
               "  scripts/timetable choose --model llama3-8b --gpu h100 --sequence 8192 --devices 8 "
               "--microbatches 32\n",
-              last.over.extents.devices,
+              devices,
               last.over.extents.microbatches);
 }
 

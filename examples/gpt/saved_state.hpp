@@ -6,6 +6,7 @@
 //! devices, stages or shards can go on from them; and the run that it is of, all that changes its
 //! numbers, as lines that ranks and checkpoints compare.
 
+#include <pipe/cluster/checkpoint.hpp>
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/tensor_checkpoint.hpp>
 
@@ -27,15 +28,17 @@
 #include <vector>
 
 #include "host/arithmetic.hpp"
+#include "tools/support/termination.hpp"
 #include "training.hpp"
 
 namespace gpt {
 
 //! Lines `key=value`.
-class run_lines {
-public:
+struct run_lines {
+  std::string text{};
+
   void add(std::string_view key, std::string_view value) {
-    text_.append(key).append("=").append(value).append("\n");
+    text.append(key).append("=").append(value).append("\n");
   }
   void add(std::string_view key, std::int64_t value) { add(key, std::to_string(value)); }
   //! Every bit of it.
@@ -50,11 +53,6 @@ public:
       list += (list.empty() ? "" : ",") + std::to_string(value);
     add(key, list);
   }
-
-  [[nodiscard]] std::string const& text() const { return text_; }
-
-private:
-  std::string text_;
 };
 
 namespace detail {
@@ -135,7 +133,7 @@ about_parts(std::string_view program, options const& o, text_to_learn const& tex
   cut.add("eager", std::int64_t{own.eager});
   cut.add("unfused", std::int64_t{own.unfused});
   cut.add("post-validation", std::int64_t{post_validation});
-  return {learning.text(), cut.text()};
+  return {learning.text, cut.text};
 }
 
 //! What a checkpoint of named tensors is of. Stages, devices and shards may be others in the run
@@ -148,7 +146,7 @@ about_state(options const& o, int replicas, text_to_learn const& text) {
   // Versions of the loops round differently; who reads the difference sees what would make them the
   // same.
   lines.add("PIPELINING_VECTORS", vectors().name());
-  return about_parts("gpt", o, text).learning + lines.text();
+  return about_parts("gpt", o, text).learning + lines.text;
 }
 
 [[nodiscard]] inline std::string
@@ -176,35 +174,6 @@ void agree_on_run(Store& line,
     throw;
   }
 }
-
-//! Checkpoints of a process between the steps of a run.
-struct saved_steps {
-  pp::checkpoint_place files; //!< no folder: none are written
-  std::int64_t every;         //!< steps between two
-  std::int64_t steps;         //!< in all
-  std::int64_t first = 0;     //!< the others are after it
-
-  //! Whether the state after so many steps is to be written.
-  [[nodiscard]] bool wants(std::int64_t done) const {
-    return !files.folder.empty() && (done % every == 0 || done == steps);
-  }
-  //! Reads the newest checkpoint, where there is one. @return whether there is
-  //! @param find the step of it: `find(tensors)` of those that are wanted here
-  template <class Find>
-  bool load(std::vector<pp::state_tensor> const& tensors, Find find) {
-    std::optional<std::int64_t> const newest = find(tensors);
-    if (newest)
-      (void)pp::load_tensors(files, first = *newest, tensors);
-    return newest.has_value();
-  }
-  //! The same where no other process has a part in it.
-  bool load_alone(std::vector<pp::state_tensor> const& tensors) {
-    return load(tensors, [this](auto const& wanted) {
-      auto const whole = pp::checkpoints_of(files, wanted);
-      return whole.empty() ? std::nullopt : std::optional(whole.back());
-    });
-  }
-};
 
 //! All that the next step of a model depends on, as tensors of the whole one: what this process
 //! writes between two steps, or reads to go on. The data follow from the number of the step.
@@ -299,29 +268,41 @@ private:
 template <class Model>
 struct checkpointed_model {
   Model& model;
-  saved_steps saved;
-  std::int64_t done = 0; //!< steps so far
+  pp::checkpoint_place files; //!< no folder: none are written
+  std::int64_t every;         //!< steps between two
+  std::int64_t steps;         //!< in all
+  std::int64_t first = 0;     //!< steps of the checkpoint that it goes on from
+  std::int64_t done = 0;      //!< steps so far
 
-  //! Goes on from a checkpoint, where there is one. @param load of `saved`: `load(tensors)`
-  template <class Load>
-  void restore(Load load) {
-    if (saved.files.folder.empty())
-      return;
+  //! Goes on from the newest checkpoint, where there is one. @return what was read for it
+  //! @param find the step of it: `find(tensors)` of those that are wanted here
+  template <class Find>
+  pp::loaded_bytes restore(Find find) {
+    if (files.folder.empty())
+      return {};
+    // [snippet restore]
     model_state state(model);
-    if (load(state.tensors())) {
-      done = saved.first;
-      state.use();
-    }
+    std::optional<std::int64_t> const newest = find(state.tensors());
+    if (!newest)
+      return {};
+    pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors());
+    state.use();
+    // [snippet restore]
+    first = done = *newest;
+    return bytes;
   }
   //! The same where no other process has a part in it.
   void restore_alone() {
-    restore([this](auto const& wanted) { return saved.load_alone(wanted); });
+    restore([this](auto const& wanted) {
+      auto const whole = pp::checkpoints_of(files, wanted);
+      return whole.empty() ? std::nullopt : std::optional(whole.back());
+    });
   }
   //! Whether there are steps left. @param tells where they begin, if not at the beginning
   [[nodiscard]] bool has_steps(bool tells = true) const {
-    if (tells && saved.first > 0)
-      std::printf("goes on after step %lld\n", static_cast<long long>(saved.first));
-    return saved.first < saved.steps;
+    if (tells && first > 0)
+      std::printf("goes on after step %lld\n", static_cast<long long>(first));
+    return first < steps;
   }
 
   double step(batch const& pieces) { return model.step(pieces); }
@@ -339,12 +320,12 @@ struct checkpointed_model {
   void begin_step() { (void)save(); }
   //! Returns whether there was something to save.
   bool save() {
-    bool const stops = stop_wanted != 0 && !saved.files.folder.empty();
-    if (done <= saved.first || !(saved.wants(done) || stops))
+    bool const wants = done % every == 0 || done == steps || stop_wanted != 0;
+    if (done <= first || files.folder.empty() || !wants)
       return false;
     model_state const state(model);
     try {
-      state.save(saved.files, done);
+      state.save(files, done);
     } catch (std::runtime_error const& error) {
       if constexpr (requires { model.fail(error.what()); }) // on all ranks
         model.fail(std::string("could not save its state: ") + error.what());
@@ -359,6 +340,39 @@ struct checkpointed_model {
   [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
 };
 
+//! The same on one of several ranks, which end together, or not at all.
+template <class Model, class Store>
+struct rank_in_training : checkpointed_model<Model> {
+  Store& line; //!< of the pipeline
+  int replica;
+  std::int64_t microbatches; //!< of one replica
+
+  //! Goes on from the newest checkpoint that all ranks of a store have. Collective.
+  //! @param name of the start, or of the attempt
+  template <class All>
+  pp::loaded_bytes
+  agree(All& everyone, int rank, std::string const& name, std::chrono::nanoseconds deadline) {
+    // [snippet agree]
+    return this->restore([&](std::vector<pp::state_tensor> const& wanted) {
+      pp::checkpoint_place const& place = this->files;
+      return pp::agree_on_checkpoint(
+        everyone, place, wanted, rank, pp::ranks_of(place.layout), name, deadline);
+    });
+    // [snippet agree]
+  }
+  //! @param pieces of all replicas
+  double step(batch const& pieces) {
+    if (example::asked_to_end(line))
+      this->model.fail("was told to end (SIGTERM)");
+    return this->model.step(share_of(pieces, replica, microbatches));
+  }
+  void update(adamw const& optimizer, std::int64_t step) {
+    checkpointed_model<Model>::update(optimizer, step);
+    if (stop_wanted) // after this step here, perhaps after another one elsewhere
+      this->model.fail("was interrupted");
+  }
+};
+
 //! All steps; the optimizer's are between them, or part of their plans.
 //! @param sizes of iterations, which take turns
 template <class Model>
@@ -368,7 +382,7 @@ training train_checkpointed(options const& o,
                             Model& model) {
   auto const optimizer = optimizer_of(o);
   auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
-  auto result = train_sizes(o, text, sizes, model, update, model.saved.first);
+  auto result = train_sizes(o, text, sizes, model, update, model.first);
   model.finish();
   return result;
 }

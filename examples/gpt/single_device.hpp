@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -155,6 +157,15 @@ template <class Model>
 template <class Model>
 [[nodiscard]] std::vector<float> weights_of(Model& model) {
   return all_of(model, &parameter<float>::value);
+}
+
+//! Adds numbers up in place; into no numbers it puts them, since 0 + -0 is not -0. The bits of a
+//! sum of several follow from their order.
+inline void add_to(std::vector<float>& sum, std::span<float const> numbers) {
+  if (sum.empty())
+    sum.assign(numbers.begin(), numbers.end());
+  else
+    std::transform(numbers.begin(), numbers.end(), sum.begin(), sum.begin(), std::plus<float>());
 }
 
 //! How many numbers have other bits.

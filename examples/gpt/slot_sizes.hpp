@@ -105,33 +105,22 @@ gathered_by_stage(model_size const& size, pp::timetable_view table, BytesOf byte
   return all;
 }
 
-//! Bytes of the slots of stages on the host, and of weights and gradients where they are gathered
-//! and scattered.
-struct slot_sizes {
+//! Bytes of the slots of stages, and of weights and gradients where they are gathered and
+//! scattered.
+template <class Machine>
+struct stage_slot_sizes {
   model_size size;
   step_cut cut;
   std::vector<layer_range> stages;        //!< what each holds
+  model_size own = size;                  //!< the shard's share of heads and hidden numbers
   bool moved = false;                     //!< activations wait on the host; else they stay
   std::int64_t totals_bytes = 0;          //!< of a stage's row
   std::vector<gathered_bytes> gathered{}; //!< with transposed matrices
   //! Numbers of the gradients of every stage; empty: the plan does not add up those of copies.
   std::vector<std::int64_t> copied{};
 
-  slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
-      : size(of), cut(std::move(how)), stages(cut_model(of, table.over.extents)),
-        moved(std::any_of(
-          table.passes,
-          table.passes + table.size(),
-          [](pp::pass const& what) { return what.kind == pp::pass_kind::offloaded_forward; })),
-        gathered(gathered_by_stage(size, table, [this](layer_range const& held) {
-          gathered_bytes all;
-          for (tensor_part const& part : parts_of(size, held)) {
-            auto const bytes = part.count() * bytes_of_number;
-            all.weights += part.start.decays ? 2 * bytes : bytes;
-            all.gradients += bytes;
-          }
-          return all;
-        })) {}
+  stage_slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
+      : size(of), cut(std::move(how)), stages(cut_model(of, table.over.extents)) {}
 
   //! What reports tell of: where the library moves activations, or gathers weights.
   [[nodiscard]] std::span<named_pool const> pools() const {
@@ -146,13 +135,28 @@ struct slot_sizes {
     if (of == pp::slot_class::full_gradients)
       return gathered[stage].gradients;
     if (of == pp::slot_class::copied_gradient)
-      return copied[stage] * bytes_of_number;
-    return stage_bytes<host_machine<float>>(
-      size, size, stages[stage], cut, of, {maker.microbatch, maker.chunk});
+      return copied[stage] * static_cast<std::int64_t>(sizeof(float));
+    return stage_bytes<Machine>(size, own, stages[stage], cut, of, {maker.microbatch, maker.chunk});
   }
+};
 
-private:
-  static constexpr std::int64_t bytes_of_number = sizeof(float);
+//! The same on the host.
+struct slot_sizes : stage_slot_sizes<host_machine<float>> {
+  slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
+      : stage_slot_sizes(of, std::move(how), table) {
+    moved = std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
+      return what.kind == pp::pass_kind::offloaded_forward;
+    });
+    gathered = gathered_by_stage(size, table, [this](layer_range const& held) {
+      gathered_bytes all;
+      for (tensor_part const& part : parts_of(size, held)) {
+        auto const count = part.count() * static_cast<std::int64_t>(sizeof(float));
+        all.weights += part.start.decays ? 2 * count : count;
+        all.gradients += count;
+      }
+      return all;
+    });
+  }
 };
 
 //! Bytes that a device keeps between passes at the peak of a timetable: what forward passes keep,
@@ -203,6 +207,12 @@ template <class Sizes>
     lengths.push_back(whole[chunks - 1].end);
   }
   return lengths;
+}
+
+//! The same where all sequences are whole.
+[[nodiscard]] inline std::vector<std::int64_t> whole_lengths(model_size const& size,
+                                                             pp::timetable_view table) {
+  return std::vector(static_cast<std::size_t>(table.over.extents.microbatches), size.sequence);
 }
 
 //! Whether stages add gradients up from the last microbatch to the first, as schedules may that run

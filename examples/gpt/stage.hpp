@@ -126,15 +126,17 @@ template <class Machine>
                        all_of, held, put_in<Machine, kept>(nullptr, all_of, held));
   case output:
     if (around)
-      return message_bytes<message_to_attention<Machine, typename Machine::attended>>(all_of);
+      return bytes_of<gpt::message, message_to_attention<Machine, typename Machine::attended>>(
+        all_of);
     if (attends)
-      return message_bytes<from_attention>(all_of);
+      return bytes_of<gpt::message, from_attention>(all_of);
     break;
   case input_gradient:
     if (around)
-      return message_bytes<from_attention>(all_of);
+      return bytes_of<gpt::message, from_attention>(all_of);
     if (attends)
-      return message_bytes<message_to_attention<Machine, typename Machine::element>>(all_of);
+      return bytes_of<gpt::message, message_to_attention<Machine, typename Machine::element>>(
+        all_of);
     break;
   case sequence:
     (void)sequence_caches<typename Machine::attended>(all, own, held, cut.tokens(which.microbatch));
@@ -316,7 +318,7 @@ protected:
 
   template <class Message>
   [[nodiscard]] Message message(pass const& p, std::byte* memory) const {
-    return in_message<Message>(memory, extents(p));
+    return put_in<gpt::message, Message>(memory, extents(p));
   }
   //! Rows of the tokens of a chunk.
   template <class T>

@@ -61,7 +61,8 @@ template <class Stage, class Make>
   });
 }
 
-//! For each way that microbatches take through the devices the stage that is there.
+//! For each way that microbatches take through the devices the stage that is there: its passes by
+//! the names that the library has for them, each by `run_half`.
 template <class Stage>
 struct copies_of {
   static constexpr bool takes_chunks = true;
@@ -71,26 +72,43 @@ struct copies_of {
   std::vector<Stage*> of; //!< by route; null in another process
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
-    at(where).forward(where, x, y);
+    at(where).run_half(pp::pass_kind::forward, {where, x, y}, 0);
   }
   void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    at(where).backward(where, dy, dx);
+    at(where).run_half(pp::pass_kind::backward, {where, dy, dx}, 0);
   }
   void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    at(where).backward_input(where, dy, dx);
+    at(where).run_half(pp::pass_kind::backward_input, {where, dy, dx}, 0);
   }
-  void backward_weight(pp::context const& where) { at(where).backward_weight(where); }
+  void backward_weight(pp::context const& where) {
+    at(where).run_half(pp::pass_kind::backward_weight, {where, {}, {}}, 0);
+  }
 
   // With weights that are gathered.
-  void gather_weights(pp::context const& where, pp::output out) {
+  void gather_weights(pp::context const& where,
+                      pp::output out) requires pp::detail::can_gather_weights<Stage> {
     at(where).gather_weights(where, out);
   }
-  void use_weights(pp::context const& where, pp::input in) { at(where).use_weights(where, in); }
-  void collect_gradients(pp::context const& where, pp::output out) {
+  void use_weights(pp::context const& where,
+                   pp::input in) requires pp::detail::can_gather_weights<Stage> {
+    at(where).use_weights(where, in);
+  }
+  void collect_gradients(pp::context const& where,
+                         pp::output out) requires pp::detail::can_scatter_gradients<Stage> {
     at(where).collect_gradients(where, out);
   }
-  void scatter_gradients(pp::context const& where, pp::input in) {
+  void scatter_gradients(pp::context const& where,
+                         pp::input in) requires pp::detail::can_scatter_gradients<Stage> {
     at(where).scatter_gradients(where, in);
+  }
+
+  //! Two passes at once, of stages that can.
+  void braid(pp::pass_kind kind,
+             pp::composite_half const& half,
+             pp::pass_kind other_kind,
+             pp::composite_half const& other_half,
+             copies_of& other) requires pp::detail::can_braid<Stage, Stage> {
+    at(half.where).braid(kind, half, other_kind, other_half, other.at(other_half.where));
   }
 
   //! Whether any is in this process; the first of these.
@@ -101,19 +119,10 @@ struct copies_of {
     return nullptr;
   }
 
-protected:
-  [[nodiscard]] std::size_t route(pp::context const& where) const {
-    return static_cast<std::size_t>(extents.route_of(where.microbatch));
+  void join_replicas() {} //!< there are none
+  [[nodiscard]] Stage& at(pp::context const& where) const {
+    return *of[static_cast<std::size_t>(extents.route_of(where.microbatch))];
   }
-  [[nodiscard]] Stage& at(pp::context const& where) const { return *of[route(where)]; }
-};
-
-//! A plan as the runner knows it, and what it was made of.
-template <class Sizes>
-struct sized_plan {
-  Sizes sizes;
-  std::shared_ptr<pp::plan const> first;
-  pp::plan_number::post_validated numbers{};
 };
 
 //! What the slots of a model on the host take.
@@ -134,7 +143,8 @@ struct host_slots {
 
 //! Makes plans of a model.
 //! @tparam MakeSizes gives the sizes of slots for a timetable and the lengths of sequences
-template <class MakeSizes>
+//! @tparam Policy of the plans' messages
+template <class MakeSizes, class Policy = pp::communicators::per_pair>
 struct plan_maker {
   using sizes =
     std::invoke_result_t<MakeSizes const&, pp::timetable_view, std::vector<std::int64_t> const&>;
@@ -144,53 +154,57 @@ struct plan_maker {
   //! iteration.
   bool early = false;
 
-  [[nodiscard]] sized_plan<sizes> operator()(pp::timetable_view table,
-                                             std::vector<std::int64_t> const& lengths) const {
-    sizes of = make_sizes(table, lengths);
-    auto const when = early ? pp::step_validation::next : pp::step_validation::at_once;
-    auto const made = std::make_shared<pp::plan const>(pp::lower(table, of, {.validation = when}));
-    return {std::move(of), made};
+  //! Sizes of slots and the plans with these, of which the first is there without early steps, too.
+  struct plans {
+    sizes of;
+    decltype(pp::lower_post_validated<Policy>(pp::timetable_view{}, of)) made;
+  };
+  [[nodiscard]] std::shared_ptr<plans const>
+  operator()(pp::timetable_view table, std::vector<std::int64_t> const& lengths) const {
+    plans all{make_sizes(table, lengths), {}};
+    if (early)
+      all.made = pp::lower_post_validated<Policy>(table, all.of);
+    else
+      all.made.first = pp::lower<Policy>(table, all.of);
+    return std::make_shared<plans const>(std::move(all));
   }
 };
 
 //! Runs one of its plans in each step. Ranks of a run make the same calls.
-template <class Runner, class MakeSizes = host_slots>
+//! @tparam Plans a `plan_maker`
+template <class Runner, class Plans>
 class sized_runner {
 public:
-  using plan_made = sized_plan<typename plan_maker<MakeSizes>::sizes>;
-
   //! @param more what the runner is made of next to its first plan
   template <class... More>
-  sized_runner(plan_maker<MakeSizes> make,
+  sized_runner(Plans make,
                pp::timetable_view table,
                std::vector<std::int64_t> const& lengths,
                More&&... more)
-      : make_(std::move(make)), now_(make_(table, lengths)),
-        runner_(*now_.first, std::forward<More>(more)...), early_(runner_), plans_(plans_kept) {
+      : make_(std::move(make)), now_{make_(table, lengths)},
+        runner_(now_.plans->made.first, std::forward<More>(more)...), early_(runner_),
+        plans_(plans_kept) {
     if (make_.early)
-      now_.numbers = early_.add(pp::lower_post_validated(table, now_.sizes));
-    (void)plans_.get(size_of(table, lengths), [this](plan_made const*) { return now_; });
+      now_.numbers = early_.add(now_.plans->made);
+    (void)plans_.get(size_of(table, lengths), [this](numbered const*) { return now_; });
   }
 
   //! The steps that follow are of this timetable, whose microbatches may have other numbers of
   //! chunks and lengths than those before. Plans of sizes that come back are there already.
   void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
-    now_ = plans_.get(size_of(table, lengths), [&](plan_made const* instead) {
-      plan_made made = make_(table, lengths);
-      if (!make_.early) {
-        made.numbers.first = instead == nullptr
-                               ? runner_.add(*made.first)
-                               : runner_.replace(instead->numbers.first, *made.first);
-        return made;
+    now_ = plans_.get(size_of(table, lengths), [&](numbered const* instead) {
+      numbered put{make_(table, lengths)};
+      auto const& made = put.plans->made;
+      if (make_.early && instead != nullptr) {
+        put.numbers = early_.replace(instead->numbers, made);
+        return put;
       }
-      auto plans = pp::lower_post_validated(table, made.sizes);
-      if (instead != nullptr) {
-        made.numbers = early_.replace(instead->numbers, std::move(plans));
-      } else {
-        pp::plan_number const first = runner_.add(plans.first);
-        made.numbers = early_.add(std::move(plans), first);
-      }
-      return made;
+      auto& first = put.numbers.first;
+      first = instead == nullptr ? runner_.add(made.first)
+                                 : runner_.replace(instead->numbers.first, made.first);
+      if (make_.early)
+        put.numbers = early_.add(made, first);
+      return put;
     });
   }
 
@@ -204,18 +218,18 @@ public:
 
   //! What of each device lay in slots in the last step. Of ranks collective.
   [[nodiscard]] std::vector<device_row> slots() {
-    auto const pools = now_.sizes.pools();
+    auto const& [sizes, made] = *now_.plans;
+    auto const pools = sizes.pools();
     return pools.empty() ? std::vector<device_row>()
-                         : pool_rows(*now_.first, runner_.trace(), now_.sizes, pools);
+                         : pool_rows(made.first, runner_.trace(), sizes, pools);
   }
   //! The most bytes that each device has kept between passes in it. Of ranks collective.
   [[nodiscard]] std::vector<std::size_t> peak_bytes() {
-    return peaks_of(runner_.trace(), now_.sizes);
+    return peaks_of(runner_.trace(), now_.plans->of);
   }
 
   [[nodiscard]] Runner& runner() { return runner_; }
   [[nodiscard]] Runner const& runner() const { return runner_; }
-  [[nodiscard]] plan_made const& now() const { return now_; }
   //! Steps of the optimizer that were found wrong and made right; iterations that began again.
   [[nodiscard]] pp::post_validated_steps<Runner> const& early_steps() const { return early_; }
   [[nodiscard]] auto const& plans() const { return plans_; }
@@ -224,6 +238,11 @@ private:
   static constexpr std::size_t plans_kept = 8; // sizes of iterations
   //! What plans depend on: the chunks and the tokens of every microbatch.
   using iteration_size = std::vector<std::int64_t>;
+  //! Plans, and their numbers in the runner.
+  struct numbered {
+    std::shared_ptr<typename Plans::plans const> plans;
+    pp::plan_number::post_validated numbers{};
+  };
 
   static iteration_size size_of(pp::timetable_view table,
                                 std::vector<std::int64_t> const& lengths) {
@@ -233,16 +252,17 @@ private:
     return result;
   }
 
-  plan_maker<MakeSizes> make_;
-  plan_made now_; // of the step to come
+  Plans make_;
+  numbered now_; // of the step to come
   Runner runner_;
   pp::post_validated_steps<Runner> early_;
-  pp::plan_cache<iteration_size, plan_made> plans_;
+  pp::plan_cache<iteration_size, numbered> plans_;
 };
 
 //! The stages of this process and the runner that drives them.
 //! @tparam Called a stage as the runner calls it: a `copies_of`, perhaps with its optimizer
-template <class Called, class Runner, class MakeSizes = host_slots>
+//! @tparam Plans a `plan_maker`
+template <class Called, class Runner, class Plans>
 class model_in_stages {
 public:
   using stage_type = typename Called::stage_type;
@@ -257,7 +277,7 @@ public:
   model_in_stages(stages_by_way<stage_type> ways,
                   pp::timetable_view table,
                   std::vector<std::int64_t> const& lengths,
-                  plan_maker<MakeSizes> make,
+                  Plans make,
                   Call call,
                   More&&... more)
       : ways_(std::move(ways)), called_(to_call(table.over.extents, call)),
@@ -354,7 +374,7 @@ private:
 
   stages_by_way<stage_type> ways_;
   std::vector<Called> called_;
-  sized_runner<Runner, MakeSizes> plans_;
+  sized_runner<Runner, Plans> plans_;
 };
 
 } // namespace gpt

@@ -16,15 +16,16 @@
 #include <pipe/view/figures.hpp>
 #include <pipe/view/text.hpp>
 
+#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <numeric>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "report.hpp"
@@ -38,18 +39,6 @@ inline void check_system(options const& o, std::string const& what) {
     throw std::invalid_argument(
       what + " goes with none of --clip, --costs and several --chunk-counts; leave them out");
   }
-}
-
-//! What report_in_slots tells of a plan.
-//! @param ran when each pass of a step of `work` ran. @param sizes of the plan
-template <class Sizes>
-void report_pools(options const& o,
-                  std::string const& what,
-                  pp::plan_view const& work,
-                  pp::timetable_view const& ran,
-                  Sizes const& sizes,
-                  std::span<named_pool const> pools) {
-  report_in_slots(o, what, pool_rows(work, ran, sizes, pools));
 }
 
 //! One step from the first weights, held against one device. Returns false where a gradient, or the
@@ -73,6 +62,33 @@ bool check_system_bits(options const& o, text_to_learn const& text, pp::timetabl
     different,
     expected.size());
   return same && different == 0;
+}
+
+//! The passes of a timetable on its first device, none of them next to another.
+//! @param in_turn one microbatch after the other; else as they start in the timetable
+//! @pre stages have one copy each
+[[nodiscard]] inline pp::dynamic_timetable on_one_device(pp::timetable_view table,
+                                                         bool in_turn = true) {
+  pp::dynamic_timetable alone{.over = table.over.copy()};
+  auto& extents = alone.over.extents;
+  extents.where = pp::placement::custom;
+  alone.over.holders.assign(static_cast<std::size_t>(extents.stages() * extents.routes()), 0);
+  std::vector<int> order(static_cast<std::size_t>(table.size()));
+  std::iota(order.begin(), order.end(), 0);
+  auto const turn = [&](int entry) {
+    return std::pair(in_turn ? table.passes[entry].microbatch : 0, table.starts[entry]);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return turn(a) < turn(b); });
+  for (int const entry : order) {
+    auto const now = static_cast<double>(alone.passes.size());
+    alone.passes.push_back(table.passes[entry]);
+    alone.passes.back().overlapped = false;
+    alone.starts.push_back(now);
+    alone.ends.push_back(now + 1);
+  }
+  alone.offsets.assign(static_cast<std::size_t>(alone.over.view().row_count()) + 1, table.size());
+  alone.offsets.front() = 0;
+  return alone;
 }
 
 //! Makes the folder for files before any work, so that a long run does not end without them.

@@ -87,16 +87,19 @@ inline void check_output() {
 }
 
 //! One line that is written over on terminals, and now and then elsewhere.
-inline void
-show_progress(std::int64_t step, std::int64_t steps, double loss, double tokens_per_second) {
-  static bool const terminal = isatty(STDOUT_FILENO) != 0;
-  bool const last = step + 1 == steps;
-  if (!terminal && !last && step % 10 != 0)
+//! @param first step of this run
+inline void show_progress(
+  options const& o, std::int64_t step, std::int64_t first, double loss, double tokens_per_second) {
+  static bool const on_terminal = isatty(STDOUT_FILENO) != 0;
+  bool const terminal = on_terminal && o.tells == telling::in_a_line;
+  bool const last = step + 1 == o.steps;
+  bool const begins = o.tells == telling::line_by_line && step == first;
+  if (o.tells == telling::nothing || (!terminal && !begins && !last && step % 10 != 0))
     return;
   std::printf("%sstep %lld/%lld   loss %.3f   %.0f tokens/s%s",
               terminal ? "\r" : "",
               static_cast<long long>(step + 1),
-              static_cast<long long>(steps),
+              static_cast<long long>(o.steps),
               loss,
               tokens_per_second,
               terminal && !last ? "   " : "\n");
@@ -124,16 +127,21 @@ size_of_step(std::int64_t step, std::int64_t steps, std::size_t sizes) {
   return {optimizer_of(o), o.clip, o.post_validation};
 }
 
+//! The same with the microbatches of all replicas of a pipeline.
+[[nodiscard]] inline options of_all_replicas(options o, int replicas) {
+  o.microbatches *= replicas;
+  auto const own = o.lengths;
+  for (int replica = 1; replica < replicas; ++replica)
+    o.lengths.insert(o.lengths.end(), own.begin(), own.end());
+  return o;
+}
+
 //! What steps learn from, one batch after the other.
 class batches {
 public:
   //! @param text must outlive this. @param more than the seed: of others than the run trains with
-  //! @param replicas of the pipeline, with microbatches of their own
-  batches(options const& o,
-          text_to_learn const& text,
-          std::uint64_t more,
-          std::int64_t replicas = 1)
-      : text_(&text.bytes), microbatches_(replicas * o.microbatches), sequence_(o.size.sequence),
+  batches(options const& o, text_to_learn const& text, std::uint64_t more)
+      : text_(&text.bytes), microbatches_(o.microbatches), sequence_(o.size.sequence),
         random_(seed_of(o) + more) {}
 
   [[nodiscard]] batch next() { return random_batch(*text_, microbatches_, sequence_, random_); }
@@ -185,17 +193,13 @@ training train_steps(options const& o,
       result.traces.push_back(trace);
       ++measured;
     }
-    if (o.tells) {
-      show_progress(
-        step, o.steps, result.losses.back(), static_cast<double>(tokens_of(o)) / whole.count());
-    }
+    show_progress(
+      o, step, first, result.losses.back(), static_cast<double>(tokens_of(o)) / whole.count());
   }
   measured = std::max<std::int64_t>(measured, 1);
   result.step_seconds /= static_cast<double>(measured);
   for (double& idle : result.idle)
     idle /= static_cast<double>(measured);
-  if (result.traces.empty())
-    result.traces.push_back(model.trace());
   return result;
 }
 
@@ -203,12 +207,12 @@ training train_steps(options const& o,
 template <class Model>
 training train_model(options const& o, text_to_learn const& text, Model& model) {
   auto const optimizer = optimizer_of(o);
-  return train_steps(
-    o,
-    text,
-    model,
-    [](std::int64_t) { return true; },
-    [&](std::int64_t step) { model.update(optimizer, step); });
+  auto const measured = [](std::int64_t) { return true; };
+  auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
+  auto result = train_steps(o, text, model, measured, update);
+  if (result.traces.empty())
+    result.traces.push_back(model.trace());
+  return result;
 }
 
 //! The same of a schedule of stages, with what its devices kept, where the model tells.
@@ -228,6 +232,8 @@ training train_sizes(options const& o,
     return at == 0;
   };
   auto result = train_steps(o, text, model, begin, update, first);
+  if (result.traces.empty())
+    result.traces.push_back(model.trace());
   result.peaks = model.peak_bytes();
   result.slots = model.slots();
   result.plans_made = model.plans().made();

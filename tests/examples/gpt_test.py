@@ -562,8 +562,8 @@ check_refusal(2, "--steps wants a value", "--steps")
 check_refusal(2, "--clip wants a number above 0, not 'half'", "--clip", "half")
 check_refusal(2, "--clip wants a number above 0, not '0'", "--clip", "0")
 check_refusal(2, "--post-validation validates the norm that --clip gives; give both", "--post-validation")
-check_refusal(2, "--with wants one of recompute, offload, sharded-weights, gathered-once, weights-on-host, "
-              "vocabulary-1, vocabulary-2, vocabulary-interlaced, attention-exchange, not 'vocabulary-3'", "--with", "vocabulary-3")
+check_refusal(2, "--with wants one of recompute, offload, vocabulary-1, vocabulary-2, vocabulary-interlaced, "
+              "sharded-weights, gathered-once, weights-on-host, attention-exchange, not 'vocabulary-3'", "--with", "vocabulary-3")
 check_refusal(2, "--with wants a value", "--with")
 check_refusal(2, "chunkflow with unequal numbers of chunks, or with recomputation of its own, goes into no adapter",
               "--schedule", "chunkflow", "--with", "offload")

@@ -33,6 +33,7 @@
 #include <string>
 #include <tests/gpu/gpt.hpp>
 #include <tests/gpu/machine.hpp>
+#include <tests/support/gpt_vocabulary.hpp>
 #include <tools/support/exchange_on_one_device.hpp>
 #include <vector>
 

@@ -5,11 +5,12 @@
 //! @brief Work that several threads do ahead of time and one takes in order.
 
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <future>
+#include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace examples {
 
@@ -20,22 +21,26 @@ namespace examples {
 //! @param make `make(i)`, on any thread, several at once
 //! @param take `take(i, future)`, on this thread: its result or its exception
 //! @param ahead how many are begun before their turn; 0: each is made on this thread in its turn
+//! @param early numbers of those that take longest: begun first of all, where any are begun ahead
 template <class Wanted, class Make, class Take>
-void take_in_order(
-  std::size_t count, std::size_t ahead, Wanted const& wanted, Make const& make, Take const& take) {
-  std::deque<std::future<std::invoke_result_t<Make const&, std::size_t>>> begun;
+void take_in_order(std::size_t count,
+                   std::size_t ahead,
+                   Wanted const& wanted,
+                   Make const& make,
+                   Take const& take,
+                   std::span<std::size_t const> early = {}) {
+  std::vector<std::future<std::invoke_result_t<Make const&, std::size_t>>> begun(count);
+  auto const begin = [&](std::size_t i) {
+    if (!begun[i].valid() && wanted(i))
+      begun[i] = std::async(std::launch::async, std::cref(make), i);
+  };
+  for (std::size_t const i : ahead > 0 ? early : std::span<std::size_t const>{})
+    begin(i);
   std::size_t next = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    for (; next < count && next - i < ahead; ++next) {
-      begun.emplace_back();
-      if (wanted(next))
-        begun.back() = std::async(std::launch::async, std::cref(make), next);
-    }
-    if (begun.empty())
-      begun.emplace_back();
-    auto made = std::move(begun.front());
-    begun.pop_front();
-    next = next > i ? next : i + 1;
+    for (; next < count && next < i + ahead; ++next)
+      begin(next);
+    auto made = std::move(begun[i]);
     if (!wanted(i))
       continue;
     if (!made.valid())

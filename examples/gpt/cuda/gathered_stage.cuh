@@ -3,8 +3,8 @@
 
 //! @file
 //! @brief A stage whose weights are elsewhere, in pieces on GPUs or on the host: gathered into a
-//! slot for its passes, on a stream next to theirs, and its gradients scattered. See weight_shards
-//! of the host.
+//! slot for its passes, on a stream next to theirs, and its gradients scattered. See
+//! trained_on_host.
 
 #include <pipe/cuda/handles.cuh>
 

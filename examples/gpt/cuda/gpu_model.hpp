@@ -21,47 +21,8 @@
 
 namespace gpt {
 
-struct gpu_slots {
-  model_size size;
-  gpu_run how;
-  std::int64_t totals_bytes = 0; //!< of a stage's row
-
-  //! @param lengths tokens of the sequence of each microbatch
-  [[nodiscard]] gpu_slot_sizes operator()(pp::timetable_view table,
-                                          std::vector<std::int64_t> const& lengths) const {
-    std::optional<sharded_cut> around;
-    if (how.barriers)
-      around = cut_around(size, table, *how.barriers);
-    return {how.numbers,
-            how.shard,
-            size,
-            cut_for(table, lengths),
-            how.barriers || how.exchange ? cut_layers(size.layers, table.over.extents.stages())
-                                         : cut_model(size, table.over.extents),
-            totals_bytes,
-            std::move(around),
-            gathered_slots_of(size, table, how),
-            how.exchange,
-            table.over.extents};
-  }
-};
-
 //! For each way that microbatches take, the copy of a stage that is there.
 struct gpu_copies : copies_of<gpu_stage> {
-  //! Two passes of the device at once, so that one has something to do while the shards of the
-  //! other make a sum. Those that add to the gradients of one stage follow each other.
-  void braid(pp::pass_kind kind,
-             pp::composite_half const& half,
-             pp::pass_kind other_kind,
-             pp::composite_half other_half,
-             gpu_copies& other) {
-    gpu_stage& first = at(half.where);
-    gpu_stage& second = other.at(other_half.where);
-    if (&first == &second && kind != pp::pass_kind::forward)
-      other_half.where.stream = half.where.stream;
-    first.run_half(kind, half, 0);
-    second.run_half(other_kind, other_half, 1);
-  }
   [[nodiscard]] step_counts counts() const { return here()->counts(); }
   void set_counts(step_counts const& counts) {
     for (gpu_stage* const each : of)
@@ -78,11 +39,13 @@ struct clipped_gpu_stage : gpu_copies {
   clipping const* how = nullptr;
   std::int64_t undone = 0;
 
-  void contribute(pp::context const& where, pp::output row) { of.front()->contribute(where, row); }
+  void contribute(pp::context const& where, pp::output row) {
+    of.front()->join_replicas(static_cast<cudaStream_t>(where.stream));
+    of.front()->contribute(where, row);
+  }
   //! Of rows on the host. @see clipped_stage
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
-    clipped_step const found(*how, all);
-    return found.finite && found.coefficient == 1;
+    return clipped_step(how->largest_norm, all).accepts();
   }
   void optimizer_step(pp::context const& where, pp::totals const& all) {
     of.front()->optimizer_step(where, all);
@@ -102,9 +65,9 @@ struct clipped_gpu_stage : gpu_copies {
 //! The stages of this process and the runner that drives them.
 //! @tparam Called a stage as the library calls it: `called_stage`, or with its optimizer.
 template <class Called, class Runner>
-class gpu_model : public model_in_stages<Called, Runner, gpu_slots> {
+class gpu_model : public model_in_stages<Called, Runner, plan_maker<gpu_slots>> {
 public:
-  using model = model_in_stages<Called, Runner, gpu_slots>;
+  using model = model_in_stages<Called, Runner, plan_maker<gpu_slots>>;
 
   //! @param cut how the timetable cuts the work of a step; others may follow with
   //! gpu_run::any_chunks
@@ -148,6 +111,8 @@ public:
     this->run_plan();
     if (this->ways().size() > 1)
       add_up_copies();
+    if (!model::clips) // else before the clipping, in the plan
+      for_each([&](gpu_stage& each) { each.join_replicas(on()); });
     return reports_loss() ? this->ways().front().back()->loss_sum() / static_cast<double>(tokens_)
                           : 0;
   }
@@ -180,14 +145,6 @@ public:
   template <class Visit>
   void for_each_gradient(Visit visit) const {
     for_each([&](gpu_stage const& each) { each.for_each_gradient(visit); });
-  }
-  //! The same without what replicas have added up when it was scattered.
-  template <class Visit>
-  void for_each_own_gradient(Visit visit) const {
-    for_each([&](gpu_stage const& each) {
-      if (!each.is_gathered())
-        each.for_each_gradient(visit);
-    });
   }
   //! All gradients become zero, without a step of the optimizer.
   void clear_gradients() {

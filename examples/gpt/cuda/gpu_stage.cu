@@ -262,47 +262,48 @@ gpu_stages make_gpu_stages(model_size const& size,
   return how.numbers == operands::bf16 ? make_any<__nv_bfloat16>(with) : make_any<float>(with);
 }
 
-std::vector<gathered_bytes>
-gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how) {
-  auto const group = how.weights.of > 1 ? how.weights.of : weight_shard_count;
-  auto const pieces = how.home == weights_home::host ? 1 : group;
-  return gathered_by_stage(size, table, [&](layer_range const& held) {
-    return how.numbers == operands::bf16
-             ? on_gpu::bytes_of_gathered<__nv_bfloat16>(size, held, pieces)
-             : on_gpu::bytes_of_gathered<float>(size, held, pieces);
-  });
+namespace {
+//! Bytes of typed sizes. Those of the exchange depend on who reads, too.
+template <class Sizes>
+gpu_slot_sizes without_type(gpu_slots const& slots, Sizes sizes) {
+  gpu_slot_sizes all{slots.totals_bytes};
+  if constexpr (requires { sizes.gathered; })
+    all.gathered = sizes.pools();
+  all.bytes_for = [of = std::move(sizes)](pp::slot_class pool, pp::pass const& maker, int reader) {
+    if constexpr (requires { of.bytes(pool, maker, reader); })
+      return of.bytes(pool, maker, reader);
+    else
+      return of.bytes(pool, maker);
+  };
+  return all;
 }
 
-namespace {
-//! Calls visit(machine) with the one whose products have such operands.
-template <class Visit>
-std::int64_t on_machine(operands numbers, Visit visit) {
-  return numbers == operands::bf16 ? visit(on_gpu::machine<__nv_bfloat16>{})
-                                   : visit(on_gpu::machine<float>{});
+template <class Element>
+gpu_slot_sizes sizes_of(gpu_slots const& slots,
+                        pp::timetable_view table,
+                        std::vector<std::int64_t> const& lengths) {
+  using machine = on_gpu::machine<Element>;
+  auto const& [size, how, totals_bytes] = slots;
+  if (how.barriers)
+    return without_type(slots,
+                        sharded_slot_sizes<machine>{size, cut_around(size, table, *how.barriers)});
+  if (how.exchange)
+    return without_type(slots,
+                        exchanged_slot_sizes<machine>(size, *how.exchange, table.over.extents));
+  stage_slot_sizes<machine> sizes(size, cut_for(table, lengths), table);
+  sizes.own = size_of_shard(size, how.shard);
+  auto const group = how.weights.of > 1 ? how.weights.of : weight_shard_count;
+  auto const pieces = how.home == weights_home::host ? 1 : group;
+  sizes.gathered = gathered_by_stage(size, table, [&](layer_range const& held) {
+    return on_gpu::bytes_of_gathered<Element>(slots.size, held, pieces);
+  });
+  return without_type(slots, std::move(sizes));
 }
 } // namespace
-std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
-  return !exchange ? bytes(of, maker) : on_machine(numbers, [&]<class Machine>(Machine) {
-    return exchanged_slot_sizes<Machine>(size, *exchange, extents).bytes(of, maker, reader);
-  });
-}
-std::int64_t gpu_slot_sizes::bytes(pp::slot_class of, pp::pass const& maker) const {
-  if (of == pp::slot_class::weights)
-    return gathered[maker.stage].weights;
-  if (of == pp::slot_class::full_gradients)
-    return gathered[maker.stage].gradients;
-  return on_machine(numbers, [&]<class Machine>(Machine) {
-    if (around)
-      return sharded_slot_sizes<Machine>{size, *around}.bytes(of, maker);
-    if (exchange)
-      return exchanged_slot_sizes<Machine>(size, *exchange, extents).bytes(of, maker);
-    return stage_bytes<Machine>(size,
-                                size_of_shard(size, shard),
-                                stages[maker.stage],
-                                cut,
-                                of,
-                                {maker.microbatch, maker.chunk});
-  });
+gpu_slot_sizes gpu_slots::operator()(pp::timetable_view table,
+                                     std::vector<std::int64_t> const& lengths) const {
+  return how.numbers == operands::bf16 ? sizes_of<__nv_bfloat16>(*this, table, lengths)
+                                       : sizes_of<float>(*this, table, lengths);
 }
 
 gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)
@@ -345,10 +346,12 @@ void gpu_stage::collect_gradients(pp::context const& where, pp::output out) {
 void gpu_stage::scatter_gradients(pp::context const& where, pp::input in) {
   visit_gathered(*of_, [&](auto& stage) { stage.scatter_gradients(where, in); });
 }
-bool gpu_stage::is_gathered() const {
-  bool found = false;
-  visit_gathered(*of_, [&](auto&) { found = true; });
-  return found;
+void gpu_stage::join_replicas(cudaStream_t stream) {
+  bool scattered = false;
+  visit_gathered(*of_, [&](auto&) { scattered = true; });
+  if (over_replicas_ && !scattered)
+    for_each_gradient(
+      [&](float* gradient, std::int64_t count) { over_replicas_(gradient, count, stream); });
 }
 void gpu_stage::run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
   of_->visit([&](auto& stage) { gpt::run_half(stage, kind, given, half); });
@@ -375,10 +378,6 @@ void gpu_stage::set_cut(step_cut const& cut) {
 }
 void gpu_stage::contribute(pp::context const& where, pp::output row) {
   auto const stream = static_cast<cudaStream_t>(where.stream);
-  if (over_replicas_) {
-    for_each_gradient(
-      [&](float* gradient, std::int64_t count) { over_replicas_(gradient, count, stream); });
-  }
   bool const here = of_->visit_weights([&](auto& stage) {
     of_->clipped->contribute(
       stage.weights(), [&](std::size_t i) { return of_->counts[i]; }, row.data, stream);

@@ -58,8 +58,7 @@ struct gpu_run {
   shard_of_stage shard{}; //!< of every stage
   sum_over_gpus sum{};    //!< over all shards of a stage; wanted where there are several
   sum_over_gpus copies{}; //!< over both copies of a stage; wanted where one is on another GPU
-  //! Over all replicas, where the optimizer is part of the plan.
-  sum_over_gpus over_replicas{};
+  sum_over_gpus over_replicas{}; //!< all of them
   sum_of<double> over_rows{}; //!< over all ranks of a pipeline, where clipping is not in the plan
   int replicas = 1; //!< of the pipeline: the sum of their gradients is that of all microbatches
   clipping const* clip = nullptr; //!< must outlive the run; null: gradients are not clipped
@@ -84,31 +83,32 @@ public:
   gpu_stage(gpu_stage const&) = delete;
   gpu_stage& operator=(gpu_stage const&) = delete;
 
-  void forward(pp::context const& where, pp::input in, pp::output out) {
-    run_half(pp::pass_kind::forward, {where, in, out}, 0);
-  }
-  void backward(pp::context const& where, pp::input in, pp::output out) {
-    run_half(pp::pass_kind::backward, {where, in, out}, 0);
-  }
-  void backward_input(pp::context const& where, pp::input in, pp::output out) {
-    run_half(pp::pass_kind::backward_input, {where, in, out}, 0);
-  }
-  void backward_weight(pp::context const& where) {
-    run_half(pp::pass_kind::backward_weight, {where, {}, {}}, 0);
-  }
   //! One half of a composite pass on the stream of its context, with memory of its own; or a pass.
   void run_half(pp::pass_kind kind, pp::composite_half const& given, int half);
+  //! Two passes of the device at once, so that one has something to do while the shards of the
+  //! other make a sum. Those that add to the gradients of one stage follow each other.
+  void braid(pp::pass_kind kind,
+             pp::composite_half const& half,
+             pp::pass_kind other_kind,
+             pp::composite_half other_half,
+             gpu_stage& other) {
+    if (this == &other && kind != pp::pass_kind::forward)
+      other_half.where.stream = half.where.stream;
+    run_half(kind, half, 0);
+    other.run_half(other_kind, other_half, 1);
+  }
 
   // With weights that are gathered.
   void gather_weights(pp::context const& where, pp::output out);
   void use_weights(pp::context const& where, pp::input in);
   void collect_gradients(pp::context const& where, pp::output out);
   void scatter_gradients(pp::context const& where, pp::input in);
-  //! Whether they are, and its gradients of all replicas added up when they are scattered.
-  [[nodiscard]] bool is_gathered() const;
 
   void set_text(batch const& pieces, cudaStream_t stream);
   void set_cut(step_cut const& cut);
+
+  //! Adds its gradients up over all replicas, if there are others. Those that were scattered are.
+  void join_replicas(cudaStream_t stream);
 
   // With clipping, be it part of the plan or after it: these follow the passes.
   void contribute(pp::context const& where, pp::output row);
@@ -163,30 +163,31 @@ void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream);
                                          gpu_run const& how,
                                          std::optional<int> only = {});
 
-//! Bytes of the slots with whole weights and gradients, by stage; none where none are gathered.
-[[nodiscard]] std::vector<gathered_bytes>
-gathered_slots_of(model_size const& size, pp::timetable_view table, gpu_run const& how);
-
 //! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
 struct gpu_slot_sizes {
-  operands numbers;
-  shard_of_stage shard;
-  model_size size;
-  step_cut cut;
-  std::vector<layer_range> stages;     //!< what each holds
-  std::int64_t totals_bytes = 0;       //!< of a stage's row
-  std::optional<sharded_cut> around{}; //!< where the vocabulary is in shards
-  std::vector<gathered_bytes> gathered{};
-  std::optional<exchange_schedule> exchange{}; //!< where devices take over attention
-  pp::shape extents{};                         //!< of that
+  std::int64_t totals_bytes = 0;          //!< of a stage's row
+  std::span<named_pool const> gathered{}; //!< where weights are
+  std::function<std::int64_t(pp::slot_class, pp::pass const&, int)> bytes_for{};
 
   //! What reports tell of.
-  [[nodiscard]] std::span<named_pool const> pools() const {
-    return gathered.empty() ? std::span<named_pool const>() : gathered_pools;
+  [[nodiscard]] std::span<named_pool const> pools() const { return gathered; }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    return bytes_for(of, maker, maker.stage);
   }
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const;
   //! @param reader the stage that reads it
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const;
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
+    return bytes_for(of, maker, reader);
+  }
+};
+
+struct gpu_slots {
+  model_size size;
+  gpu_run how;
+  std::int64_t totals_bytes = 0; //!< of a stage's row
+
+  //! @param lengths tokens of the sequence of each microbatch
+  [[nodiscard]] gpu_slot_sizes operator()(pp::timetable_view table,
+                                          std::vector<std::int64_t> const& lengths) const;
 };
 
 } // namespace gpt

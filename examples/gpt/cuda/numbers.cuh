@@ -248,7 +248,7 @@ inline void embedding_forward(
 //! looks for its byte, last token first: no two threads add to one number.
 //! @param bytes that the rows are of
 inline void rows_backward(float* row_gradients,
-                          byte_range bytes,
+                          chunk_range bytes,
                           float const* dx,
                           std::uint8_t const* text,
                           token_rows rows) {
@@ -256,7 +256,7 @@ inline void rows_backward(float* row_gradients,
                    row_gradients,
                    row_gradients + bytes.count() * rows.width,
                    [=] __device__(std::int64_t i) {
-                     auto const byte = static_cast<std::uint8_t>(bytes.first + i / rows.width);
+                     auto const byte = static_cast<std::uint8_t>(bytes.begin + i / rows.width);
                      float sum = row_gradients[i];
                      for (std::int64_t token = rows.tokens - 1; token >= 0; --token)
                        if (text[token] == byte)

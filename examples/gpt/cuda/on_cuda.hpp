@@ -57,16 +57,20 @@ struct gpu_options {
 
 //! @param ranks of a run over NCCL: as many devices, unless told otherwise; 0: on one GPU
 //! @throws std::invalid_argument with one line for the user
-[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& given,
+[[nodiscard]] inline gpu_options read_gpu_options(std::vector<std::string_view> const& words,
                                                   int ranks = 0) {
   gpu_options chosen;
-  std::vector<std::string_view> words{"--width", "256", "--heads", "4"};
-  words.insert(words.end(), given.begin(), given.end());
-  chosen.numbers = detail::take_word(words, "--bf16") ? operands::bf16 : operands::float32;
-  chosen.graph = detail::take_word(words, "--graph");
-  chosen.deadline = std::chrono::seconds(detail::take_number(words, "--deadline", 60));
-  chosen.common = read_options(words);
-  if (ranks > 0 && std::find(words.begin(), words.end(), "--devices") == words.end()) {
+  bool bf16 = false;
+  std::int64_t deadline = chosen.deadline.count();
+  options usual;
+  usual.size.width = 256;
+  usual.devices = ranks > 0 ? 0 : usual.devices;
+  detail::known_option const of_gpus[] = {
+    {"--bf16", &bf16}, {"--graph", &chosen.graph}, {"--deadline", &deadline, 1000000}};
+  chosen.common = read_options(words, usual, of_gpus);
+  chosen.numbers = bf16 ? operands::bf16 : operands::float32;
+  chosen.deadline = std::chrono::seconds(deadline);
+  if (chosen.common.devices == 0) {
     auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
     chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
   }
@@ -156,16 +160,17 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
 }
 
 //! Where a process keeps its checkpoints, which another cut of the model may go on from.
+//! @param rank of several; none: all devices are here
 [[nodiscard]] inline pp::checkpoint_place checkpoints_in(gpu_options const& o,
-                                                         std::string const& owner,
+                                                         std::optional<int> rank,
                                                          pp::rank_layout const& layout,
                                                          text_to_learn const& text) {
   char const* const program = o.numbers == operands::bf16 ? "gpt on GPUs in bf16" : "gpt on GPUs";
   run_lines lines;
   lines.add("sequences-of-step", layout.replicas * o.common.microbatches);
   return {o.common.checkpoint,
-          owner,
-          about_parts(program, o.common, text).learning + lines.text(),
+          rank ? "rank-" + std::to_string(*rank) : "devices",
+          about_parts(program, o.common, text).learning + lines.text,
           layout};
 }
 
@@ -179,7 +184,7 @@ about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_lea
   lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
   lines.add("every", common.every);
   return about_run("gpt over NCCL", common, text) + files.about + pp::lines_of(files.layout) +
-         lines.text();
+         lines.text;
 }
 
 //! Trains, reports and writes files, with times that events have measured.
@@ -207,8 +212,7 @@ int report_run(gpu_options const& chosen,
               result.losses.back(),
               unigram_entropy(text.bytes));
   if (o.clip != 0)
-    report_clipping(
-      o, clipped(), static_cast<std::size_t>(model.saved.first) + result.losses.size());
+    report_clipping(o, clipped(), static_cast<std::size_t>(model.first) + result.losses.size());
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
     write_run({o, text, result, table, about}, result.traces.back());
@@ -244,33 +248,24 @@ struct first_step {
   std::vector<float> gradients;
 };
 
-//! The same on the host. @param o with the lengths of all sequences
-[[nodiscard]] inline first_step
-step_on_host(options const& o, pp::timetable_view table, batch const& pieces) {
-  auto const barriers = barriers_in(o);
-  if (exchange_in(o)) {
-    auto device = exchange_system::one_device(o, table);
-    double const loss = device.step(pieces);
-    return {loss, gradients_of(device)};
-  }
-  if (!barriers) {
-    single_device<float> device(o.size, 1, cut_whole(o.lengths), seed_of(o));
-    double const loss = device.step(pieces);
-    return {loss, gradients_of(device)};
-  }
-  auto cut = cut_around(o.size, table, *barriers);
-  cut.step = step_cut(static_cast<std::int64_t>(o.lengths.size()),
-                      cut_sequence(o.size.sequence, table.over.extents.chunks));
-  sharded_device device(o.size, cut, seed_of(o));
-  double const loss = device.step(pieces);
-  return {loss, gradients_of(device)};
-}
-
 //! The timetable of the chosen schedule, of stages, of parts of them or of pieces around them.
 [[nodiscard]] inline pp::dynamic_timetable chosen_timetable(options const& o) {
   return barriers_in(o)   ? vocabulary_system::plan(o)
          : exchange_in(o) ? exchange_system::plan(o)
                           : timetable_of(o, name_of(o));
+}
+
+//! The same on the host. @param o with all microbatches of the step, and their lengths
+[[nodiscard]] inline first_step step_on_host(options const& o, batch const& pieces) {
+  auto const step_of = [&](auto device) {
+    double const loss = device.step(pieces);
+    return first_step{loss, gradients_of(device)};
+  };
+  if (barriers_in(o))
+    return step_of(vocabulary_system::one_device(o, chosen_timetable(o)));
+  if (exchange_in(o))
+    return step_of(exchange_system::one_device(o, chosen_timetable(o)));
+  return step_of(single_device<float>(o.size, 1, cut_whole(o.lengths), seed_of(o)));
 }
 
 //! A model on virtual devices of this GPU.
@@ -357,7 +352,7 @@ template <class Clock>
 bool compare_system(gpu_options const& o, pp::timetable_view table, batch const& pieces) {
   auto const& c = o.common;
   auto const devices = static_cast<long long>(c.devices);
-  auto const host = step_on_host(c, table, pieces);
+  auto const host = step_on_host(c, pieces);
   auto const found = step_of<Clock>(o, table, pieces);
   double const error = relative_error(found.gradients, host.gradients);
   std::printf(
@@ -374,7 +369,7 @@ bool compare_system(gpu_options const& o, pp::timetable_view table, batch const&
     std::abs(found.loss - host.loss) < 0.002 * host.loss && error < allowed_error(o.numbers);
   if (!exchange_in(c))
     return near_host;
-  auto const alone = step_of<Clock>(o, exchange_system::on_one_device(c, table), pieces);
+  auto const alone = step_of<Clock>(o, on_one_device(table), pieces);
   auto const different = differences(found.gradients, alone.gradients);
   std::printf("%lld virtual devices, held against one that splits attention alike: %zu of %zu "
               "gradients differ, its loss is %.6f\n",
@@ -429,7 +424,7 @@ int train_on_virtual_devices(gpu_options const& o,
   auto model = model_of<Clock, Called>(o, first.table, first.lengths, how);
   pp::rank_layout const alone{.devices = static_cast<int>(c.devices), .replicas = 1, .shards = 1};
   checkpointed_model<decltype(model)> training{
-    model, {checkpoints_in(o, "devices", alone, text), c.every, c.steps}};
+    model, checkpoints_in(o, {}, alone, text), c.every, c.steps};
   training.restore_alone();
   if (!training.has_steps())
     return 0;

@@ -5,7 +5,6 @@
 //! @brief Trains a byte-level GPT in a pipeline of GPUs, a process each, with NCCL between them,
 //! and compares the bits with those of virtual devices on one GPU.
 
-#include <pipe/cluster/checkpoint.hpp>
 #include <pipe/cluster/launch_environment.hpp>
 #include <pipe/cluster/rank_layout.hpp>
 #include <pipe/cluster/store.hpp>
@@ -20,67 +19,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../papers/tensor_parallel.hpp"
 #include "on_cuda.hpp"
 #include "rank_sums.hpp"
-#include "tools/support/termination.hpp"
 
 namespace gpt {
-
-//! One step of a replica, with the sum of gradients over all. Collective.
-//! @param pieces of all replicas
-//! @return the mean loss of this one, where the last stage is
-template <class Model>
-double step_of_replica(Model& model,
-                       batch const& pieces,
-                       int replica,
-                       std::int64_t microbatches,
-                       rank_sums const& replicas) {
-  double const loss = model.step(share_of(pieces, replica, microbatches));
-  if (replicas.has_others() && !Model::clips) { // else before the clipping, in the plan
-    model.for_each_own_gradient([&](float* gradient, std::int64_t count) {
-      replicas.add_up(gradient, count, model.runner().origin());
-    });
-  }
-  return loss;
-}
-
-//! A model whose ranks end together, or not at all.
-template <class Model, class Store>
-struct rank_in_training : checkpointed_model<Model> {
-  Store& line;
-  int replica;
-  std::int64_t microbatches; //!< of one
-  rank_sums const& replicas;
-
-  //! Goes on from the newest checkpoint that all ranks have. Collective.
-  //! @param name of the start
-  void
-  agree(pp::rank_layout const& layout, int rank, std::string const& name, gpu_options const& o) {
-    auto const find = [&](auto const& wanted) {
-      return pp::agree_on_checkpoint(
-        line, this->saved.files, wanted, rank, pp::ranks_of(layout), name, o.deadline);
-    };
-    this->restore([&](auto const& wanted) { return this->saved.load(wanted, find); });
-  }
-
-  double step(batch const& pieces) {
-    if (example::asked_to_end(line))
-      this->model.fail("was told to end (SIGTERM)");
-    return step_of_replica(this->model, pieces, replica, microbatches, replicas);
-  }
-  void update(adamw const& optimizer, std::int64_t step) {
-    checkpointed_model<Model>::update(optimizer, step);
-    if (stop_wanted) // after this step here, perhaps after another one elsewhere
-      this->model.fail("was interrupted");
-  }
-};
 
 //! One rank of a run, and how it does its part.
 template <class Clock>
@@ -149,24 +98,6 @@ struct place_in_run {
     return last;
   }
 };
-
-//! Adds numbers up in place; into no numbers it puts them, since 0 + -0 is not -0.
-inline void add_to(std::vector<float>& sum, std::vector<float> const& numbers) {
-  if (sum.empty()) {
-    sum = numbers;
-    return;
-  }
-  std::transform(numbers.begin(), numbers.end(), sum.begin(), sum.begin(), std::plus<float>());
-}
-
-//! The lengths of the sequences of all replicas.
-[[nodiscard]] inline std::vector<std::int64_t> repeated(std::vector<std::int64_t> const& lengths,
-                                                        int replicas) {
-  std::vector<std::int64_t> all;
-  for (int replica = 0; replica < replicas; ++replica)
-    all.insert(all.end(), lengths.begin(), lengths.end());
-  return all;
-}
 
 //! The gradients of a rank's stages, out of those of all: appends what read(way, stage) gives.
 template <class Read>
@@ -253,8 +184,9 @@ bool compare_with_one_gpu(gpu_options const& o,
     return true;
   double const different = std::accumulate(counts.begin(), counts.end(), 0.0);
   options whole = c; // one device has the microbatches of all replicas
-  whole.lengths = repeated(of.lengths, here.layout.replicas);
-  auto const host = step_on_host(whole, table, pieces).gradients;
+  whole.lengths = of.lengths;
+  whole = of_all_replicas(std::move(whole), here.layout.replicas);
+  auto const host = step_on_host(whole, pieces).gradients;
   (void)take_copies(all, host.size());
   double const error = relative_error(all, host);
   std::printf(
@@ -281,7 +213,7 @@ bool compare_with_host(gpu_options const& o,
   double expected = 0; // of the first replica
   std::vector<float> mine;
   for (int replica = 0; replica < here.layout.replicas; ++replica) {
-    tensor_device host(c.size, table, here.layout.shards, seed_of(c));
+    auto host = tensor_system::one_device(c, table);
     double const one = host.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {
@@ -308,14 +240,6 @@ bool compare_with_host(gpu_options const& o,
   return std::abs(found.loss - expected) < 0.002 * expected && worst < allowed_error(o.numbers);
 }
 
-//! Where a rank keeps its checkpoints, and of what.
-[[nodiscard]] inline pp::checkpoint_place checkpoints_over_nccl(gpu_options const& o,
-                                                                int rank,
-                                                                pp::rank_layout const& layout,
-                                                                text_to_learn const& text) {
-  return checkpoints_in(o, "rank-" + std::to_string(rank), layout, text);
-}
-
 //! Holds the first step of each size against the host, or one GPU that has all stages. Collective.
 template <class Clock>
 bool check_first_steps(gpu_options const& o,
@@ -335,8 +259,7 @@ bool check_first_steps(gpu_options const& o,
   for (auto const& now : sizes) {
     if (sizes.size() > 1)
       one.use(now.table, now.lengths);
-    double const loss =
-      step_of_replica(one, pieces, here.place.replica, c.microbatches, sums.replicas);
+    double const loss = one.step(share_of(pieces, here.place.replica, c.microbatches));
     found.push_back({loss, one.gradients()});
     one.clear_gradients();
   }
@@ -361,25 +284,20 @@ int train_at_place(gpu_options const& o,
   pp::timetable_view const table = sizes.front().table;
   auto const how = clipping_of(c);
   here.how.clip = c.clip != 0 ? &how : nullptr;
-  if constexpr (Called::totals_bytes > 0)
-    here.how.over_replicas = sums.replicas.function(); // else after the plan
   here.how.any_chunks = sizes.size() > 1;
   auto model = here.template model<Called>(o, sizes.front());
   rank_in_training<decltype(model), pp::basic_store<Clock>> training{
-    {model, {checkpoints_over_nccl(o, here.rank(), here.layout, text), c.every, c.steps}},
+    {model, checkpoints_in(o, here.rank(), here.layout, text), c.every, c.steps},
     here.line,
     here.place.replica,
-    c.microbatches,
-    sums.replicas};
-  training.agree(here.layout, here.rank(), here.start, o);
+    c.microbatches};
+  training.agree(here.line, here.rank(), here.start, o.deadline);
   if (!training.has_steps(here.reports(table))) {
     model.runner().close();
     sums.close();
     return 0;
   }
-  options all = c; // with the microbatches of all replicas
-  all.microbatches *= here.layout.replicas;
-  all.lengths = repeated(c.lengths, here.layout.replicas);
+  auto all = of_all_replicas(c, here.layout.replicas);
   auto const clipped = [&] {
     auto found = model.clipping_done();
     auto const rolled_back =
@@ -394,7 +312,7 @@ int train_at_place(gpu_options const& o,
     return check_first_steps(o, all, text, sizes, here, sums);
   };
   if (!here.reports(table)) { // one rank tells of the run
-    all.tells = false;
+    all.tells = telling::nothing;
     (void)train_checkpointed(all, text, sizes, training);
     if (c.clip != 0)
       (void)clipped();
@@ -418,7 +336,7 @@ int train_on_rank(gpu_options o,
   // Names in the store have the number of the start, so that no two starts mistake each other.
   std::string const name = "start " + std::to_string(started.restarts);
   agree_on_run(line,
-               about_ranks(o, checkpoints_over_nccl(o, started.rank, layout, text), text),
+               about_ranks(o, checkpoints_in(o, started.rank, layout, text), text),
                started.rank,
                started.size,
                name + "/options",
@@ -462,6 +380,7 @@ int train_on_rank(gpu_options o,
   here.how.weights = sums.replicas.weights(here.place.replica, layout.replicas);
   here.how.sum = sums.shards.function();
   here.how.copies = sums.copies.function();
+  here.how.over_replicas = sums.replicas.function();
   here.how.over_rows = sums.rows.function<double>();
   return in_plan ? train_at_place<clipped_gpu_stage>(o, text, sizes, here, sums)
                  : train_at_place<called_stage>(o, text, sizes, here, sums);

@@ -10,7 +10,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -43,23 +42,9 @@ struct moved_tensors {
 };
 } // namespace detail
 
-//! AdamW's factors in a step.
-struct step_factors {
-  float rate, b1, b2, mean_share, square_share, keep; //!< keep: of what decays
-};
-[[nodiscard]] inline step_factors factors_of(adamw const& optimizer, std::int64_t step) {
-  double const r = optimizer.rate(step);
-  double const steps = static_cast<double>(step + 1);
-  return {static_cast<float>(r),
-          static_cast<float>(optimizer.mean_decay),
-          static_cast<float>(optimizer.square_decay),
-          static_cast<float>(1 / (1 - std::pow(optimizer.mean_decay, steps))),
-          static_cast<float>(1 / (1 - std::pow(optimizer.square_decay, steps))),
-          static_cast<float>(1 - r * optimizer.weight_decay)};
-}
 //! What a step is to do.
 struct step_decision {
-  step_factors factors;
+  step_factors<float> factors;
   float coefficient = 1; //!< of the gradients
   int finite = 1;        //!< 0: they become zero, and nothing else happens
 };
@@ -74,7 +59,7 @@ inline void adamw_step(moved_tensors of,
                        cudaStream_t stream) {
   for_each_number(count, stream, [=] __device__(std::int64_t i) {
     step_decision const now = decided == nullptr ? given : *decided;
-    step_factors const by = now.factors;
+    step_factors<float> const by = now.factors;
     if (now.finite != 0) {
       float const g = of.gradient[i] * now.coefficient;
       float const mean = by.b1 * of.mean[i] + (1.0f - by.b1) * g;
@@ -132,7 +117,7 @@ public:
 
   //! One step of the optimizer: the value moves, the gradient becomes zero.
   void update(adamw const& optimizer, std::int64_t step, cudaStream_t stream) {
-    move({factors_of(optimizer, step)}, nullptr, stream);
+    move({optimizer.factors<float>(step)}, nullptr, stream);
   }
   //! The same as the GPU has decided.
   void update(step_decision const* decided, cudaStream_t stream) { move({}, decided, stream); }
@@ -223,29 +208,20 @@ struct optimizer_state {
   step_counts counts{};
   step_decision now{};
 };
-//! Looks at the rows of all stages, or of some, as `clipped_step` does on the host.
+//! Looks at the rows of all stages, or of some.
 inline void decide(optimizer_state* state,
-                   step_factors const* of_steps,
+                   step_factors<float> const* of_steps,
                    std::int64_t steps,
                    double largest_norm,
                    pp::totals const& all,
                    cudaStream_t stream) {
   for_each_number(1, stream, [=] __device__(std::int64_t) {
-    gradient_row sum;
-    for (int stage = 0; stage < all.rows; ++stage) {
-      auto const& row = *reinterpret_cast<gradient_row const*>(all.data + stage * all.stride);
-      sum.squared_norm += row.squared_norm;
-      sum.not_finite += row.not_finite;
-    }
-    bool const finite = sum.not_finite == 0;
-    double const wanted = largest_norm / (sqrt(sum.squared_norm) + 1e-6);
+    clipped_step const found(largest_norm, all);
     auto const taken = state->counts.taken;
     state->now = {of_steps[taken < steps ? taken : steps - 1],
-                  static_cast<float>(wanted < 1 ? wanted : 1),
-                  finite ? 1 : 0};
-    state->counts.taken += finite ? 1 : 0;
-    state->counts.clipped += finite && wanted < 1 ? 1 : 0;
-    state->counts.left_out += finite ? 0 : 1;
+                  static_cast<float>(found.coefficient),
+                  found.finite ? 1 : 0};
+    found.count(state->counts);
   });
 }
 } // namespace detail
@@ -255,13 +231,13 @@ class clipped_optimizer {
 public:
   explicit clipped_optimizer(clipping const& how)
       : how_(how), steps_(std::max<std::int64_t>(how.optimizer.steps, 1)),
-        factors_(steps_ * static_cast<std::int64_t>(sizeof(step_factors))),
+        factors_(steps_ * static_cast<std::int64_t>(sizeof(step_factors<float>))),
         parts_(detail::row_parts * static_cast<std::int64_t>(sizeof(gradient_row))),
         states_(2 * static_cast<std::int64_t>(sizeof(detail::optimizer_state))) {
-    std::vector<step_factors> all;
+    std::vector<step_factors<float>> all;
     for (std::int64_t step = 0; step < steps_; ++step)
-      all.push_back(factors_of(how_.optimizer, step));
-    send(factors_.data(), all.data(), all.size() * sizeof(step_factors));
+      all.push_back(how_.optimizer.factors<float>(step));
+    send(factors_.data(), all.data(), all.size() * sizeof(step_factors<float>));
   }
 
   //! Writes the row of a stage. @param weights [any number of] trained
@@ -285,7 +261,7 @@ public:
         weight.keep_copy(stream);
       copy_bytes(state(1), state(0), sizeof(detail::optimizer_state), stream);
     }
-    auto const* const factors = reinterpret_cast<step_factors const*>(factors_.data());
+    auto const* const factors = reinterpret_cast<step_factors<float> const*>(factors_.data());
     detail::decide(state(0), factors, steps_, how_.largest_norm, all, stream);
     for (auto& weight : weights)
       weight.update(&state(0)->now, stream);

@@ -43,7 +43,7 @@ inline void make_statistics(float* statistics, logits_of_shard<stream> const& of
       float* const told = statistics + statistics_width * token;
       told[0] = seen.most;
       told[1] = seen.sum;
-      told[2] = next >= of.bytes.first && next < of.bytes.last ? row[next - of.bytes.first] : 0.0f;
+      told[2] = next >= of.bytes.begin && next < of.bytes.end ? row[next - of.bytes.begin] : 0.0f;
     }
   });
 }
@@ -60,7 +60,7 @@ void cross_entropy_of_shards(float* losses,
     auto const all = join(statistics, token);
     float const* const row = of.logits + token * count;
     for (std::int64_t v = threadIdx.x; v < count; v += row_threads) {
-      float const hit = v + of.bytes.first == of.next_bytes[token] ? share : 0.0f;
+      float const hit = v + of.bytes.begin == of.next_bytes[token] ? share : 0.0f;
       gradient[token * count + v] =
         static_cast<Element>(expf(row[v] - all.largest) / all.sum * share - hit);
     }

@@ -261,13 +261,13 @@ void embedding_forward(Number* x,
 //! @param bytes that the rows are of
 template <class Number>
 void rows_backward(Number* row_gradients,
-                   byte_range bytes,
+                   chunk_range bytes,
                    Number const* dx,
                    std::uint8_t const* text,
                    token_rows rows) {
   for (auto t = rows.tokens; t-- > 0;)
     if (bytes.holds(text[t]))
-      add(row_gradients + (text[t] - bytes.first) * rows.width,
+      add(row_gradients + (text[t] - bytes.begin) * rows.width,
           dx + t * rows.width,
           rows.width,
           rows.stream);

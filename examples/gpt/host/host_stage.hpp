@@ -17,83 +17,32 @@
 
 namespace gpt {
 
-//! Every parameter of a stage in as many pieces as there are shards, with their gradients and the
-//! averages of the optimizer. A real group has each shard on a device of its own; here all lie in
-//! this process, and whole weights exist while they are gathered alone.
-template <class Number>
-class weight_shards {
-public:
-  //! Takes a parameter apart; what is left of it has a size alone.
-  void take(parameter<Number>& whole, std::int64_t shards) {
-    for (std::int64_t shard = 0; shard < shards; ++shard) {
-      auto const piece = piece_of(whole.numbers, shard, shards);
-      pieces_.emplace_back(piece.count(), Number{0}, whole.decays);
-      std::copy_n(whole.value.begin() + piece.begin, piece.count(), pieces_.back().value.begin());
-    }
-    whole.leave_numbers();
-  }
-
-  [[nodiscard]] bool empty() const { return pieces_.empty(); }
-
-  //! Writes whole weights, one parameter after the other.
-  void gather(Number* to) const {
-    for (auto const& piece : pieces_)
-      to = std::copy(piece.value.begin(), piece.value.end(), to);
-  }
-  //! Adds whole gradients, laid out in the same way, to those of the shards.
-  void scatter(Number const* from) {
-    for (auto& piece : pieces_)
-      for (auto& x : piece.gradient)
-        x += *from++;
-  }
-
-  //! What the pieces are. @param parameters those that were taken
-  [[nodiscard]] std::vector<tensor_part>
-  pieces_of(std::vector<tensor_part> const& parameters) const {
-    auto const shards = static_cast<std::int64_t>(pieces_.size() / parameters.size());
-    return gpt::pieces_of(parameters, shards, {0, shards});
-  }
-
-  template <class Visit>
-  void for_each_piece(Visit& visit) {
-    for (auto& piece : pieces_)
-      visit(piece);
-  }
-
-private:
-  std::vector<parameter<Number>> pieces_; // parameter by parameter, shard by shard
-};
-
-//! A stage as the library calls it.
+//! A stage as the library calls it, whose weights are parameters of the host. These may be in
+//! pieces, as many of each as there are shards, with their gradients and the averages of the
+//! optimizer. A real group has each shard on a device of its own; here all lie in this process, and
+//! whole weights exist while they are gathered alone.
 template <class Stage>
-class called_on_host : public Stage {
+class trained_on_host : public Stage {
 public:
   static constexpr bool takes_chunks = true;
+  using number = typename Stage::number;
   using Stage::Stage;
 
   void forward(pp::context const& where, pp::input x, pp::output y) {
-    run_half(passes(), pp::pass_kind::forward, {where, x, y});
+    run_half(pp::pass_kind::forward, {where, x, y});
   }
   void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(passes(), pp::pass_kind::backward, {where, dy, dx});
+    run_half(pp::pass_kind::backward, {where, dy, dx});
   }
   void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(passes(), pp::pass_kind::backward_input, {where, dy, dx});
+    run_half(pp::pass_kind::backward_input, {where, dy, dx});
   }
   void backward_weight(pp::context const& where) {
-    run_half(passes(), pp::pass_kind::backward_weight, {where, {}, {}});
+    run_half(pp::pass_kind::backward_weight, {where, {}, {}});
   }
-
-private:
-  [[nodiscard]] Stage& passes() { return *this; }
-};
-
-//! The same of one whose weights are parameters of the host; these may be in shards.
-template <class Stage>
-class trained_on_host : public called_on_host<Stage> {
-public:
-  using number = typename Stage::number;
-  using called_on_host<Stage>::called_on_host;
+  void run_half(pp::pass_kind kind, pp::composite_half const& given, int half = 0) {
+    gpt::run_half(static_cast<Stage&>(*this), kind, given, half);
+  }
 
   void set_batch(batch const& pieces) { this->set_text(pieces.bytes, {}); }
   [[nodiscard]] double loss() const {
@@ -103,15 +52,16 @@ public:
   //! shards, for each piece.
   template <class Visit>
   void for_each_parameter(Visit visit) {
-    if (shards_.empty())
-      std::for_each(this->weights_.begin(), this->weights_.end(), visit);
-    else
-      shards_.for_each_piece(visit);
+    auto& all = pieces_.empty() ? this->weights_ : pieces_;
+    std::for_each(all.begin(), all.end(), visit);
   }
   //! What these are in the whole model. A piece of a shard is a run of numbers, under a name of
   //! its own.
   [[nodiscard]] std::vector<tensor_part> parts() const {
-    return shards_.empty() ? this->parts_ : shards_.pieces_of(this->parts_);
+    if (pieces_.empty())
+      return this->parts_;
+    auto const shards = static_cast<std::int64_t>(pieces_.size() / this->parts_.size());
+    return pieces_of(this->parts_, shards, {0, shards});
   }
   //! Calls with(bytes) of what the next step depends on, tensor by tensor; it may write there.
   template <class Visit>
@@ -127,7 +77,7 @@ public:
     refresh();
   }
   void refresh() {
-    if (shards_.empty())
+    if (pieces_.empty())
       refresh_matrices(); // else when they have been gathered
   }
   //! To be called before backward passes, when others than these weights have been used.
@@ -139,8 +89,14 @@ public:
   //! Takes the parameters apart. From now on passes need weights that have been gathered, and
   //! memory for gradients. No shards: the parameters are elsewhere.
   void shard(std::int64_t shards) {
-    for (auto& each : this->weights_)
-      shards_.take(each, shards);
+    for (auto& whole : this->weights_) {
+      for (std::int64_t shard = 0; shard < shards; ++shard) {
+        auto const part = piece_of(whole.numbers, shard, shards);
+        auto& piece = pieces_.emplace_back(part.count(), number{0}, whole.decays);
+        std::copy_n(whole.value.begin() + part.begin, part.count(), piece.value.begin());
+      }
+      whole.leave_numbers();
+    }
   }
   //! Numbers of whole gradients, and of whole weights with transposed matrices.
   [[nodiscard]] std::int64_t gradient_numbers() const {
@@ -173,9 +129,10 @@ public:
 
   // With weights in shards.
   void gather_weights(pp::context const&, pp::output out) {
-    auto* const to = out.as<number>().data();
-    shards_.gather(to);
+    auto* to = out.as<number>().data();
     use(to);
+    for (auto const& piece : pieces_)
+      to = std::copy(piece.value.begin(), piece.value.end(), to);
     refresh_matrices();
   }
   void use_weights(pp::context const&, pp::input in) {
@@ -187,11 +144,15 @@ public:
     add_gradients_to(to);
   }
   void scatter_gradients(pp::context const&, pp::input in) {
-    shards_.scatter(in.as<number>().data());
+    auto const* from = in.as<number>().data();
+    for (auto& piece : pieces_)
+      for (auto& x : piece.gradient)
+        x += *from++;
   }
 
 private:
-  weight_shards<number> shards_; // empty: parameters are whole
+  //! Parameter by parameter, shard by shard; empty: parameters are whole, or elsewhere.
+  std::vector<parameter<number>> pieces_;
 };
 
 //! A stage of layers, or of parts of them.
@@ -221,48 +182,36 @@ template <class Number>
   return {of.slot, of.data, of.bytes};
 }
 
-//! Slots of a stage that no plan has: of the units of so many microbatches at once.
+//! Slots of a stage that no plan has, of the units of one microbatch at once.
 class own_slots {
 public:
-  explicit own_slots(std::int64_t microbatches = 1)
-      : sequences_(static_cast<std::size_t>(microbatches)) {}
-
-  //! For a pass of a unit. @param bytes of a class, for that unit
-  template <class Bytes>
-  [[nodiscard]] pp::context at(step_cut const& cut, unit u, Bytes bytes) {
+  //! For a pass of a unit. @param stage tells its cut, and its bytes
+  template <class Stage>
+  [[nodiscard]] pp::context at(Stage const& stage, unit u) {
     using enum pp::slot_class;
-    auto& here = sequences_[static_cast<std::size_t>(u.microbatch) % sequences_.size()];
-    auto const chunks = static_cast<std::size_t>(cut.chunks(u.microbatch));
-    here.units.resize(std::max(here.units.size(), chunks));
-    auto& of_unit = here.units[static_cast<std::size_t>(u.chunk)];
+    auto const chunks = static_cast<std::size_t>(stage.cut().chunks(u.microbatch));
+    units_.resize(std::max(units_.size(), chunks));
+    auto& of_unit = units_[static_cast<std::size_t>(u.chunk)];
     pp::context where;
     where.microbatch = static_cast<int>(u.microbatch);
     where.chunk = static_cast<int>(u.chunk);
     auto const put = [&](pp::slot_class of, std::vector<std::byte>& memory, pp::buffer& to) {
-      memory.resize(std::max(memory.size(), static_cast<std::size_t>(bytes(of))));
+      memory.resize(std::max(memory.size(), static_cast<std::size_t>(stage.bytes(of, u))));
       to = {0, memory.data(), static_cast<std::int64_t>(memory.size())};
     };
     put(activation, of_unit.kept, where.activation);
     put(weight_input, of_unit.between, where.weight_input);
-    put(sequence, here.state, where.state);
-    put(sequence_gradient, here.state_gradient, where.state_gradient);
+    put(sequence, state_, where.state);
+    put(sequence_gradient, state_gradient_, where.state_gradient);
     return where;
-  }
-  //! The same of a stage that tells its bytes.
-  template <class Stage>
-  [[nodiscard]] pp::context at(Stage const& stage, unit u) {
-    return at(stage.cut(), u, [&](pp::slot_class of) { return stage.bytes(of, u); });
   }
 
 private:
   struct unit_slots {
     std::vector<std::byte> kept, between;
   };
-  struct sequence_slots {
-    std::vector<unit_slots> units{};
-    std::vector<std::byte> state{}, state_gradient{};
-  };
-  std::vector<sequence_slots> sequences_;
+  std::vector<unit_slots> units_{}; // chunks
+  std::vector<std::byte> state_{}, state_gradient_{};
 };
 
 //! Adds up the gradients of two copies of a stage: both have the sum then.

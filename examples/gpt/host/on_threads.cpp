@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <random>
 #include <stdexcept>
@@ -73,7 +72,9 @@ training train(options const& o, text_to_learn const& text, std::vector<sized_ta
   model.set_clipping(how);
   checkpointed_model<Model> saved{
     model,
-    {{o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)}, o.every, o.steps}};
+    {o.checkpoint, "rank-0", about_state(o, 1, text), pp::layout_of(1, 1)},
+    o.every,
+    o.steps};
   saved.restore_alone();
   if (!saved.has_steps())
     return {};

@@ -22,34 +22,9 @@ using pipeline_stage = host_stage<float>;
 
 using stage_copies = copies_of<pipeline_stage>;
 
-//! One copy of a stage, as its optimizer knows it.
-struct stepping_copy {
-  pipeline_stage* of = nullptr;
-
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    of->for_each_parameter(visit);
-  }
-  void refresh() { of->refresh(); }
-  void join_replicas() {} // there are none
-};
-
-//! A stage as the library calls it, whose copies step in the iteration, each with its own
-//! optimizer, on the sum of the gradients of all.
-class clipped_copies : public stage_copies {
-public:
-  static constexpr std::int64_t totals_bytes = clipped_stage<stepping_copy>::totals_bytes;
-
-  explicit clipped_copies(stage_copies all) : stage_copies(std::move(all)) {
-    for (pipeline_stage* const each : of)
-      steps_.emplace_back(stepping_copy{each});
-  }
-
-  //! @param chosen must outlive this
-  void set_clipping(clipping const& chosen) {
-    for (auto& each : steps_)
-      each.set_clipping(chosen);
-  }
+//! The same, whose copies step in the iteration on the sum of the gradients of all.
+struct clipped_copies : clipped_stage<stage_copies> {
+  using clipped_stage<stage_copies>::clipped_stage;
 
   void copied_gradient(pp::context const& where, pp::output out) {
     copy_out(at(where), &parameter<float>::gradient, out.as<float>().data());
@@ -65,38 +40,6 @@ public:
       }
     });
   }
-  void contribute(pp::context const& where, pp::output out) {
-    optimizer(where).contribute(where, out);
-  }
-  [[nodiscard]] bool accepts(pp::context const& where, pp::totals const& all) const {
-    return optimizer(where).accepts(where, all);
-  }
-  void optimizer_step(pp::context const& where, pp::totals const& all) {
-    optimizer(where).optimizer_step(where, all);
-  }
-  void roll_back(pp::context const& where, bool stepped) {
-    optimizer(where).roll_back(where, stepped);
-  }
-  void begin_iteration(pp::context const& where) { optimizer(where).begin_iteration(where); }
-
-  //! The same of all copies.
-  [[nodiscard]] step_counts const& counts() const { return steps_.front().counts(); }
-  //! @pre no step is still to be validated
-  void set_counts(step_counts const& counts) {
-    for (auto& each : steps_)
-      each.set_counts(counts);
-  }
-  [[nodiscard]] std::int64_t rolled_back() const { return steps_.front().rolled_back(); }
-
-private:
-  [[nodiscard]] clipped_stage<stepping_copy>& optimizer(pp::context const& where) {
-    return steps_[route(where)];
-  }
-  [[nodiscard]] clipped_stage<stepping_copy> const& optimizer(pp::context const& where) const {
-    return steps_[route(where)];
-  }
-
-  std::vector<clipped_stage<stepping_copy>> steps_; // by route
 };
 
 //! The stages of a timetable on the host, all or those of a device.
@@ -127,31 +70,33 @@ struct with_device_work {
 };
 
 //! A model in stages on the threads of this process, one per device of the timetable.
-//! @tparam Called a stage as the library calls it: `stage_copies`, or `clipped_copies`.
-template <class Called>
-class basic_pipelined_model
+//! @tparam Called a stage as the library calls it: a `copies_of`, perhaps with its optimizer
+//! @tparam Plans a `plan_maker`
+template <class Called, class Plans = plan_maker<host_slots>>
+class model_on_threads
     : with_device_work,
-      public model_in_stages<Called, pp::thread_runner<std::vector<Called>>> {
+      public model_in_stages<Called, pp::thread_runner<std::vector<Called>>, Plans> {
 public:
+  using stage_type = typename Called::stage_type;
+
   //! @param lengths tokens of the sequence of each microbatch
-  //! @param early stages step before they know the norm of all gradients, and validate that in the
-  //! next iteration
-  basic_pipelined_model(model_size const& size,
-                        pp::timetable_view table,
-                        std::vector<std::int64_t> const& lengths,
-                        std::uint64_t seed,
-                        bool early = false)
+  //! @param make_stages gives them by way, of what the stages of each device share
+  template <class MakeStages>
+  model_on_threads(pp::timetable_view table,
+                   std::vector<std::int64_t> const& lengths,
+                   Plans plans,
+                   MakeStages make_stages)
       : with_device_work{std::vector<host::device_work<float>>(
           static_cast<std::size_t>(table.over.extents.devices))},
-        model_in_stages<Called, pp::thread_runner<std::vector<Called>>>(
-          make_host_stages(size, table, lengths, seed, this->work),
+        model_in_stages<Called, pp::thread_runner<std::vector<Called>>, Plans>(
+          make_stages(this->work),
           table,
           lengths,
-          {{size, Called::totals_bytes}, early},
-          [](stage_copies all, int) { return Called(std::move(all)); }) {}
+          std::move(plans),
+          [](copies_of<stage_type> all, int) { return Called(std::move(all)); }) {}
 
   double step(batch const& pieces) {
-    this->for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
+    this->for_each_stage([&](std::size_t, stage_type& stage) { stage.set_batch(pieces); });
     this->run_plan();
     double loss = 0;
     for (Called const& each : this->called())
@@ -165,8 +110,8 @@ public:
   void update(adamw const& optimizer, std::int64_t step) {
     if (this->counts_steps())
       return; // it is part of the plan
-    std::vector<pipeline_stage*> all;
-    this->for_each_stage([&](std::size_t, pipeline_stage& stage) { all.push_back(&stage); });
+    std::vector<stage_type*> all;
+    this->for_each_stage([&](std::size_t, stage_type& stage) { all.push_back(&stage); });
     auto const parts = std::min(all.size(), static_cast<std::size_t>(workers_.count()));
     workers_.run(static_cast<int>(parts), [&](int part) {
       for (auto i = static_cast<std::size_t>(part); i < all.size(); i += parts)
@@ -182,6 +127,23 @@ public:
 
 private:
   pp::thread_workers workers_{}; // of update, for all steps
+};
+
+//! The same of whole layers, or of layers cut at their attention.
+//! @tparam Called `stage_copies`, or `clipped_copies`
+template <class Called>
+struct basic_pipelined_model : model_on_threads<Called> {
+  //! @param early stages step before they know the norm of all gradients, and validate that in the
+  //! next iteration
+  basic_pipelined_model(model_size const& size,
+                        pp::timetable_view table,
+                        std::vector<std::int64_t> const& lengths,
+                        std::uint64_t seed,
+                        bool early = false)
+      : model_on_threads<Called>(
+          table, lengths, {{size, Called::totals_bytes}, early}, [&](auto& shared) {
+            return make_host_stages(size, table, lengths, seed, shared);
+          }) {}
 };
 
 using pipelined_model = basic_pipelined_model<stage_copies>;

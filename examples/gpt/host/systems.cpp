@@ -35,8 +35,8 @@ int run_one(options o, text_to_learn const& text) {
   begin_run(o, text, plan, about);
   auto const result = train_model(o, text, model);
   report_plain(text, result);
-  if constexpr (requires { System::pools; })
-    report_pools(o, System::in_slots, model.plan(), model.trace(), model.sizes(), System::pools);
+  if constexpr (requires { System::in_slots; })
+    report_in_slots(o, System::in_slots, model.slots());
   else
     System::report(o, table, model);
   write_run({o, text, result, plan, about}, shown(result.traces.back()));

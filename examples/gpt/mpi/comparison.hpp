@@ -82,16 +82,6 @@ template <class Model>
   return sum;
 }
 
-//! Other gradients than those of the step, by their number.
-template <class Device, class Gradient>
-void set_gradients(Device& device, Gradient gradient) {
-  std::size_t next = 0;
-  device.for_each_parameter([&](parameter<float>& p) {
-    for (float& x : p.gradient)
-      x = gradient(next++);
-  });
-}
-
 //! The step of all replicas, one after the other, and the mean of their gradients in their order.
 template <class Device>
 void step_of_replicas(Device& device,
@@ -100,16 +90,16 @@ void step_of_replicas(Device& device,
                       std::int64_t microbatches) {
   std::vector<float> sum;
   for (std::int64_t replica = 0; replica < replicas; ++replica) {
-    auto const share = share_of(pieces, replica, microbatches);
-    device.step(share);
+    device.step(share_of(pieces, replica, microbatches));
     std::vector<float> gradients;
     append(gradients, device, &parameter<float>::gradient);
-    sum.resize(gradients.size());
-    for (std::size_t i = 0; i < sum.size(); ++i)
-      sum[i] = replica == 0 ? gradients[i] : sum[i] + gradients[i];
-    set_gradients(device, [](std::size_t) { return 0.0F; });
+    add_to(sum, gradients);
+    device.for_each_parameter(
+      [](parameter<float>& p) { p.gradient.assign(p.gradient.size(), 0.0F); });
   }
-  set_gradients(device, [&](std::size_t i) { return sum[i] / static_cast<float>(replicas); });
+  for (float& x : sum)
+    x /= static_cast<float>(replicas);
+  copy_in(device, &parameter<float>::gradient, sum.data());
 }
 
 //! Trains again, alone and without a pipeline.
@@ -117,12 +107,12 @@ void step_of_replicas(Device& device,
 //! @param update what follows its passes
 template <class Device, class Before, class Update>
 [[nodiscard]] trained train_alone(options const& o,
-                                  std::int64_t replicas,
+                                  int replicas,
                                   text_to_learn const& text,
                                   Device& device,
                                   Before before,
                                   Update update) {
-  batches all(o, text, 0, replicas);
+  batches all(of_all_replicas(o, replicas), text, 0);
   trained alone;
   for (std::int64_t step = 0; step < o.steps; ++step) {
     auto const pieces = all.next();

@@ -17,14 +17,12 @@
 #include <mpi.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -74,15 +72,6 @@ void introduce(int rank, int ranks, std::string const& pipeline) {
   std::fflush(stdout);
 }
 
-void report_step(options const& o, std::int64_t step, double loss, double tokens_per_second) {
-  std::printf("step %lld/%lld   loss %.3f   %.0f tokens/s\n",
-              static_cast<long long>(step + 1),
-              static_cast<long long>(o.steps),
-              loss,
-              tokens_per_second);
-  std::fflush(stdout);
-}
-
 //! Where the checkpoints of a rank lie, and of which run they are.
 pp::checkpoint_place checkpoints_of(rank_run const& run) {
   return {run.o.checkpoint,
@@ -91,80 +80,55 @@ pp::checkpoint_place checkpoints_of(rank_run const& run) {
           run.chosen.layout};
 }
 
-//! Goes on from the newest checkpoint that all ranks have, where there is one.
-template <class Model>
-void resume(rank_run& run, Model& model) {
-  // [snippet restore]
-  pp::checkpoint_place const files = checkpoints_of(run);
-  model_state state(model);
-  auto const newest = pp::agree_on_checkpoint(run.everyone,
-                                              files,
-                                              state.tensors(),
-                                              run.rank,
-                                              pp::ranks_of(run.chosen.layout),
-                                              "attempt " + std::to_string(run.now.attempt),
-                                              run.chosen.deadline);
-  if (!newest)
-    return;
-  run.first = *newest;
-  pp::loaded_bytes const bytes = pp::load_tensors(files, *newest, state.tensors());
-  state.use();
-  // [snippet restore]
-  if (run.rank == 0) {
-    std::printf("read %.0f kB, %.0f kB of them from files of other ranks\n",
-                1e-3 * static_cast<double>(bytes.read),
-                1e-3 * static_cast<double>(bytes.moved));
-    std::printf("goes on after step %lld\n", static_cast<long long>(*newest));
-    std::fflush(stdout);
-  }
-}
-
 //! All steps, with checkpoints between. Returns the gradients of the last one, as `gather` does,
 //! where they will be held against those of one process.
 //! @param before called with the number of each step
 template <class Model, class Before>
 std::vector<float> train(rank_run& run, Model& model, Before before) {
   rank_options const& chosen = run.chosen;
-  options const& o = run.o;
   introduce(run.rank, pp::ranks_of(chosen.layout), run.pipeline_name());
-  if (!o.checkpoint.empty())
-    resume(run, model);
-  checkpointed_model<Model> saved{model, {checkpoints_of(run), o.every, o.steps, run.first}};
-  using clock = std::chrono::steady_clock;
-  auto const optimizer = optimizer_of(o);
-  auto const replicas = chosen.layout.replicas;
-  batches all(o, run.text, 0, replicas);
-  for (std::int64_t step = 0; step < run.first; ++step)
-    (void)all.next(); // the data go on after these
+  auto o = of_all_replicas(run.o, chosen.layout.replicas);
+  bool const reports = model.reports_loss() && run.place.replica == 0 && run.place.shard == 0;
+  o.tells = reports ? telling::line_by_line : telling::nothing;
+  rank_in_training<Model, pp::store> training{{model, checkpoints_of(run), o.every, o.steps},
+                                              run.line(),
+                                              run.place.replica,
+                                              run.o.microbatches};
+  auto const bytes = training.agree(
+    run.everyone, run.rank, "attempt " + std::to_string(run.now.attempt), chosen.deadline);
+  run.first = run.now.step = training.first;
+  bool const leads = run.rank == 0;
+  if (leads && run.first > 0) {
+    std::printf("read %.0f kB, %.0f kB of them from files of other ranks\n",
+                1e-3 * static_cast<double>(bytes.read),
+                1e-3 * static_cast<double>(bytes.moved));
+  }
+  (void)training.has_steps(leads);
+  std::fflush(stdout);
+  auto const save = [&] {
+    if (training.save() && leads) {
+      std::printf("saved step %lld\n", static_cast<long long>(training.done));
+      std::fflush(stdout);
+    }
+  };
   std::vector<float> gradients;
-  run.now.trains = true;
-  for (std::int64_t& step = run.now.step = run.first; step < o.steps; ++step) {
-    if (example::asked_to_end(run.line()))
-      model.fail("was told to end (SIGTERM)");
+  auto const optimizer = optimizer_of(o);
+  auto const begin = [&](std::int64_t step) {
+    save();
+    run.now.step = step;
     before(step);
     model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
                             run.place.shard == 0 && step + 1 == chosen.fail_at);
-    auto const pieces = share_of(all.next(), run.place.replica, o.microbatches);
-    bool const last = step + 1 == o.steps;
-    auto start = clock::now();
-    model.step(pieces);
-    std::chrono::duration<double> took = clock::now() - start;
-    if (last && chosen.check && o.clip == 0)
+    return false; // its passes are not measured
+  };
+  auto const update = [&](std::int64_t step) {
+    if (step + 1 == o.steps && chosen.check && o.clip == 0)
       gradients = gather(model, &parameter<float>::gradient, run.groups);
-    start = clock::now();
-    model.update(optimizer, step);
-    took += clock::now() - start;
-    if (step == run.first || step % 10 == 0 || last) {
-      auto const loss = model.loss();
-      if (loss && run.place.replica == 0 && run.place.shard == 0)
-        report_step(o, step, *loss, static_cast<double>(replicas * tokens_of(o)) / took.count());
-    }
-    saved.done = step + 1;
-    if (saved.save() && run.rank == 0) {
-      std::printf("saved step %lld\n", static_cast<long long>(saved.done));
-      std::fflush(stdout);
-    }
-  }
+    training.update(optimizer, step);
+  };
+  run.now.trains = true;
+  (void)train_steps(o, run.text, training, begin, update, run.first);
+  save();
   return gradients;
 }
 
@@ -195,30 +159,34 @@ struct nothing_before {
   void operator()(std::int64_t) const {}
 };
 
-//! Trains a model whose stages are on their ranks, or their shards, and holds it.
-//! @param report what a run ends with, by all ranks together
-//! @param alone a device that has all stages and shards, made where it is needed
+//! Trains a model and holds it against one process.
+//! @param report what a run ends with, of all weights where it clips; by all ranks together
+//! @param alone trains on one process: `alone()` returns what it has learnt
 //! @param before called with the number of each step
 template <class Model, class Report, class Alone, class Before = nothing_before>
 exit_status
 train_and_hold(rank_run& run, Model& model, Report report, Alone alone, Before before = {}) {
   auto gradients = train(run, model, before);
+  model.finish();
+  std::vector<float> weights;
+  if (run.chosen.check || run.o.clip != 0)
+    weights = gather(model, &parameter<float>::value, run.groups);
   if (run.first < run.o.steps)
-    report();
-  if (!run.chosen.check)
-    return good;
-  return hold(
-    run, {std::move(gradients), gather(model, &parameter<float>::value, run.groups)}, [&] {
-      auto device = alone();
-      auto const optimizer = optimizer_of(run.o);
-      return train_alone(
-        run.o,
-        run.chosen.layout.replicas,
-        run.text,
-        device,
-        [](std::int64_t) {},
-        [&](std::int64_t step) { device.update(optimizer, step); });
-    });
+    report(weights);
+  return hold(run, {std::move(gradients), std::move(weights)}, alone);
+}
+
+//! Trains a device that has all stages and shards.
+template <class Device>
+trained train_device(rank_run const& run, Device device) {
+  auto const optimizer = optimizer_of(run.o);
+  return train_alone(
+    run.o,
+    run.chosen.layout.replicas,
+    run.text,
+    device,
+    [](std::int64_t) {},
+    [&](std::int64_t step) { device.update(optimizer, step); });
 }
 
 //! Trains whole stages on one process: what ranks are held against.
@@ -264,7 +232,7 @@ void report_memory(rank_run const& run, Model& model, pp::timetable_view table, 
                 model.plans().made(),
                 model.plans().reused());
   }
-  if (run.o.own.adapted == registry::adapter::offload && run.first < run.o.steps) {
+  if (run.o.own.adapted == registry::adapter::offload) {
     auto const slots = model.slots();
     if (leads)
       report_slots(run.o, slots);
@@ -278,7 +246,6 @@ void report_memory(rank_run const& run, Model& model, pp::timetable_view table, 
 //! @tparam Model `rank_model`, or with its optimizer
 template <class Model>
 exit_status train_stages(rank_run& run) {
-  rank_options const& chosen = run.chosen;
   options& o = run.o;
   auto const table = timetable_of(o, name_of(o));
   o.lengths = lengths_of(o.size, table);
@@ -287,26 +254,26 @@ exit_status train_stages(rank_run& run) {
   Model& model = *here;
   auto const how = clipping_of(o);
   model.set_clipping(how);
-  auto gradients = train(run, model, [&](std::int64_t step) {
-    if (sizes.size() > 1) {
-      auto const& size = sizes[size_of_step(step, o.steps, sizes.size())];
-      model.use(size.table, size.lengths);
+  auto const report = [&](std::vector<float> const& weights) {
+    report_memory(run, model, table, sizes.size());
+    if constexpr (Model::clips) {
+      auto found = model.clipping_done();
+      found.weights = hash_of(weights);
+      if (run.rank == 0)
+        report_clipping(o, found, static_cast<std::size_t>(o.steps));
     }
-  });
-  model.finish();
-  report_memory(run, model, table, sizes.size());
-  if (!chosen.check && o.clip == 0)
-    return good;
-  auto weights = gather(model, &parameter<float>::value, run.groups);
-  if constexpr (Model::clips) {
-    auto found = model.clipping_done();
-    found.weights = hash_of(weights);
-    if (run.rank == 0)
-      report_clipping(o, found, static_cast<std::size_t>(o.steps));
-  }
-  return hold(run, {std::move(gradients), std::move(weights)}, [&] {
-    return train_stages_alone(run, sizes, how);
-  });
+  };
+  return train_and_hold(
+    run,
+    model,
+    report,
+    [&] { return train_stages_alone(run, sizes, how); },
+    [&](std::int64_t step) {
+      if (sizes.size() > 1) {
+        auto const& size = sizes[size_of_step(step, o.steps, sizes.size())];
+        model.use(size.table, size.lengths);
+      }
+    });
 }
 
 //! WeiPipe: ranks have groups of layers at home.
@@ -316,46 +283,49 @@ exit_status train_travelling(rank_run& run) {
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   left_to_mpi<travelling_rank> here(run, table);
   travelling_rank& model = *here;
-  auto const report = [&] {
+  auto const report = [&](auto const&) {
     auto const bytes = model.bytes();
     if (run.leads())
       report_travelled(o, bytes);
   };
-  return train_and_hold(run, model, report, [&] {
-    return single_device<float>(o.size, 1, cut_whole(o.lengths), seed_of(run.o));
-  });
+  return train_and_hold(
+    run, model, report, [&] { return train_device(run, travelling_system::one_device(o, table)); });
 }
+
+template <class Stage, class Slots>
+using rank_of = model_on_rank<place_of_stage<Stage>, plan_maker<Slots>>;
 
 //! Stages in shards, each a rank.
 exit_status train_tensor(rank_run& run) {
   options& o = run.o;
   auto const table = tensor_system::plan(o);
-  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
+  o.lengths = whole_lengths(o.size, table);
   shard_of_stage const which{run.place.shard, run.chosen.layout.shards};
   using device = shard_device<shard_sums>;
   left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
   device& here = *kept;
-  shard_sizes const sizes{o.size, cut_model(o.size, table.over.extents), which};
-  using stage = tensor_stage<shard_sums>;
-  left_to_mpi<sharded_rank<stage>> stages(run, table, sizes, [&](int number) {
-    auto const& layers = sizes.stages[static_cast<std::size_t>(number)];
-    return std::make_unique<stage>(o.size, layers, o.microbatches, seed_of(run.o), which, here);
-  });
+  shard_slots const slots{o.size, which};
+  left_to_mpi<rank_of<tensor_stage<shard_sums>, shard_slots>> stages(
+    run, table, plan_maker<shard_slots>{slots}, [&](auto&) {
+      return make_shards<shard_sums>(
+        slots, table, seed_of(o), std::span(&here, 1), run.place.device);
+    });
   auto& model = *stages;
-  auto const report = [&] {
+  auto const report = [&](auto const&) {
     std::vector<sum_counts> counts(static_cast<std::size_t>(run.chosen.layout.devices));
     int const bytes = sizeof(sum_counts);
     MPI_Allgather(
       &here.counts, bytes, MPI_BYTE, counts.data(), bytes, MPI_BYTE, run.groups.pipeline);
+    auto const rows = model.slots();
     auto const ran = model.trace();
     if (run.leads())
-      tensor_system::report_shard(o, model.plan(), ran, sizes, counts);
+      tensor_system::report_shard(o, rows, ran, counts);
   };
   return train_and_hold(
     run,
     model,
     report,
-    [&] { return tensor_device(o.size, table, which.of, seed_of(run.o)); },
+    [&] { return train_device(run, tensor_system::one_device(o, table)); },
     [&](std::int64_t) { here.counts = {}; });
 }
 
@@ -363,22 +333,20 @@ exit_status train_tensor(rank_run& run) {
 exit_status train_vocabulary(rank_run& run) {
   options& o = run.o;
   auto const table = vocabulary_system::plan(o);
-  o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
-  auto const cut = cut_around(o.size, table, barriers_of(o));
-  host::device_work<float> work;
-  piece_sizes const sizes{o.size, cut};
-  left_to_mpi<sharded_rank<sharded_piece>> stages(run, table, sizes, [&](int number) {
-    return std::make_unique<sharded_piece>(o.size, number, cut, seed_of(run.o), work);
-  });
-  auto& model = *stages;
-  auto const report = [&] {
-    auto const ran = model.trace();
+  o.lengths = whole_lengths(o.size, table);
+  piece_slots const slots{o.size, barriers_of(o)};
+  left_to_mpi<rank_of<sharded_piece, piece_slots>> pieces(
+    run, table, plan_maker<piece_slots>{slots}, [&](auto& shared) {
+      return make_pieces(slots, table, seed_of(o), shared, run.place.device);
+    });
+  auto const report = [&](auto const&) {
+    auto const rows = (*pieces).slots();
     if (run.leads())
-      report_pools(
-        o, vocabulary_system::in_slots, model.plan(), ran, sizes, vocabulary_system::pools);
+      report_in_slots(o, vocabulary_system::in_slots, rows);
   };
-  return train_and_hold(
-    run, model, report, [&] { return sharded_device(o.size, cut, seed_of(run.o)); });
+  return train_and_hold(run, *pieces, report, [&] {
+    return train_device(run, vocabulary_system::one_device(o, table));
+  });
 }
 
 exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyone, progress& now) {

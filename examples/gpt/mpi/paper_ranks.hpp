@@ -2,9 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Ranks of pipelines whose stages are shards, of layers (tensor parallel) or of the
-//! vocabulary with layers between; and of WeiPipe, whose microbatches stay while weights travel
-//! round the ring of ranks: between steps every rank has the parameters of one group of layers.
+//! @brief Ranks of WeiPipe, whose microbatches stay while weights travel round the ring of ranks:
+//! between steps every rank has the parameters of one group of layers.
 
 #include <pipe/cluster/store.hpp>
 #include <pipe/mpi/mpi.hpp>
@@ -14,9 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,71 +21,6 @@
 #include "rank_run.hpp"
 
 namespace gpt {
-
-//! The stages that are at home on this rank, and the runner that drives them.
-//! @tparam Stage as the library calls it
-template <class Stage>
-class sharded_rank {
-public:
-  //! The optimizer steps between iterations.
-  [[nodiscard]] static constexpr bool counts_steps() { return false; }
-
-  //! @param make called with the number of each stage that is at home here; returns a unique_ptr
-  template <class Sizes, class Make>
-  sharded_rank(rank_run& run, pp::timetable_view table, Sizes const& sizes, Make make)
-      : plan_(pp::lower(table, sizes)), mean_(run.replicas()) {
-    for (int stage = 0; stage < table.over.extents.stages(); ++stage) {
-      homes_.push_back(pp::device_of(table, stage));
-      stages_.push_back(homes_.back() == run.place.device ? make(stage) : nullptr);
-    }
-    runner_ = std::make_unique<pp::mpi_runner<stages_here>>(
-      plan_, stages_, run.line(), run.groups.pipeline, run.runner_options());
-  }
-
-  //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
-  //! the optimizer.
-  void step(batch const& pieces) {
-    if (fails_)
-      fail("failed in this step: it was told to, by --fail-at");
-    for_each_stage([&](std::size_t, Stage& stage) { stage.set_batch(pieces); });
-    runner_->step();
-    outside_of(*runner_, [&] { mean_.take(*this); });
-  }
-  //! The next step fails, where the last stage is.
-  void fail_in_next_step(bool fails) { fails_ = fails && stages_.back() != nullptr; }
-  void update(adamw const& optimizer, std::int64_t step) {
-    for_each_stage([&](std::size_t, Stage& stage) { stage.update(optimizer, step); });
-  }
-  [[nodiscard]] std::optional<double> loss() const {
-    return stages_.back() ? std::optional(stages_.back()->loss()) : std::nullopt;
-  }
-
-  [[nodiscard]] pp::dynamic_timetable trace() { return runner_->trace(); }
-  [[nodiscard]] pp::plan const& plan() const { return plan_; }
-
-  template <class Visit>
-  void for_each_stage(Visit visit) {
-    for (std::size_t s = 0; s < stages_.size(); ++s)
-      if (stages_[s])
-        visit(s, *stages_[s]);
-  }
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    for_each_stage([&](std::size_t, Stage& stage) { stage.for_each_parameter(visit); });
-  }
-  [[nodiscard]] std::vector<int> const& homes() const { return homes_; }
-  [[noreturn]] void fail(std::string const& why) { runner_->fail(why); }
-
-private:
-  using stages_here = std::vector<std::unique_ptr<Stage>>; // null: elsewhere
-
-  pp::plan plan_;
-  replica_mean mean_;
-  bool fails_ = false;
-  std::vector<int> homes_; // device, by stage
-  stages_here stages_;
-  std::unique_ptr<pp::mpi_runner<stages_here>> runner_;
-};
 
 //! The parameters of group g on rank g, and the way from there to rank 0, which has the first
 //! microbatch, and back from the last rank, which has the last one.
@@ -201,7 +133,8 @@ public:
         pipeline_(run.groups.pipeline), mean_(run.replicas()),
         runner_(plan_, microbatches_, run.line(), pipeline_, run.runner_options()) {}
 
-  void step(batch const& pieces) {
+  //! @return the mean loss on the first rank: each has those of its microbatches
+  double step(batch const& pieces) {
     if (fails_)
       fail("failed in this step: it was told to, by --fail-at");
     device_.set_batch(pieces);
@@ -211,16 +144,6 @@ public:
       home_.end();
       mean_.take(*this);
     });
-  }
-  //! The next step fails, where the last group is at home.
-  void fail_in_next_step(bool fails) {
-    fails_ = fails && runner_.rank() + 1 == static_cast<int>(groups_.size());
-  }
-  //! One step of the optimizer, of the group that is at home here.
-  void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
-
-  //! The mean loss of the step, on the first rank: each has those of its microbatches. Collective.
-  [[nodiscard]] std::optional<double> loss() const {
     std::vector<float> all(device_.losses().size());
     MPI_Reduce(device_.losses().data(),
                all.data(),
@@ -229,16 +152,21 @@ public:
                MPI_SUM,
                0,
                pipeline_); // of one number and zeros
-    double sum = 0;
-    for (float const x : all)
-      sum += static_cast<double>(x);
-    return runner_.rank() == 0 ? std::optional(sum / static_cast<double>(cut_.tokens()))
-                               : std::nullopt;
+    return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(cut_.tokens());
   }
+  [[nodiscard]] bool reports_loss() const { return runner_.rank() == 0; }
+  void finish() {} //!< nothing is under way between steps
+  [[nodiscard]] pp::dynamic_timetable trace() { return runner_.trace(); }
+  //! The next step fails, where the last group is at home.
+  void fail_in_next_step(bool fails) {
+    fails_ = fails && runner_.rank() + 1 == static_cast<int>(groups_.size());
+  }
+  //! One step of the optimizer, of the group that is at home here.
+  void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
 
   //! By device, of the last step. Collective.
   [[nodiscard]] std::vector<travelled_bytes> bytes() {
-    auto const ran = runner_.trace();
+    auto const ran = trace();
     auto const own = device_.sent_bytes();
     std::vector<std::int64_t> sent(groups_.size());
     MPI_Allgather(&own, 1, MPI_INT64_T, sent.data(), 1, MPI_INT64_T, pipeline_);

@@ -12,9 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,7 +23,8 @@ namespace gpt {
 
 //! A stage of the model, where it is at home, be it for some of the microbatches; on all other
 //! ranks an empty place that no pass visits. Where a pipeline has two copies of it, one of them.
-struct place_of_stage : stage_copies {
+template <class Stage>
+struct place_of_stage : copies_of<Stage> {
   replica_mean mean;
   MPI_Comm pipeline = MPI_COMM_NULL;
   int other = -1; //!< the rank that has the other copy; -1: there is none
@@ -35,57 +34,54 @@ struct place_of_stage : stage_copies {
   void forward(pp::context const& where, pp::input x, pp::output y) {
     if (fails && where.microbatch == 1)
       throw std::runtime_error("it was told to, by --fail-at");
-    stage_copies::forward(where, x, y);
+    copies_of<Stage>::forward(where, x, y);
   }
 
   //! Nothing is added to the gradients of this stage any more in this step, while other stages
   //! still run: the sum with the other copy begins, or that with the replicas.
   void gradients_ready(pp::context const& where) {
     if (other >= 0)
-      with_copy.start(*here(), other, where.stage, pipeline);
+      with_copy.start(*this->here(), other, where.stage, pipeline);
     else
-      mean.start(*here());
+      mean.start(*this->here());
   }
 
   //! What follows when all stages of the rank are ready, in the order of the stages.
   void add_copy(patient_wait const& wait) {
     if (other >= 0) {
-      with_copy.finish(*here(), wait);
-      mean.start(*here());
+      with_copy.finish(*this->here(), wait);
+      mean.start(*this->here());
     }
   }
 
   //! Waits for the mean over the replicas, where other stages cannot do anything meanwhile.
   void join_replicas() {
     mean.share();
-    mean.finish(*here());
+    mean.finish(*this->here());
   }
-
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    here()->for_each_parameter(visit);
-  }
-  void refresh() { here()->refresh(); }
 };
 
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
-//! @tparam Place a stage as the library calls it: `place_of_stage`, or with its optimizer.
-template <class Place>
-class basic_rank_model : with_device_work,
-                         public model_in_stages<Place, pp::mpi_runner<std::vector<Place>>> {
+//! @tparam Place a stage as the library calls it: a `place_of_stage`, or with its optimizer
+//! @tparam Plans a `plan_maker`
+template <class Place, class Plans = plan_maker<host_slots>>
+class model_on_rank : with_device_work,
+                      public model_in_stages<Place, pp::mpi_runner<std::vector<Place>>, Plans> {
 public:
-  using model = model_in_stages<Place, pp::mpi_runner<std::vector<Place>>>;
+  using model = model_in_stages<Place, pp::mpi_runner<std::vector<Place>>, Plans>;
+  using stage_type = typename Place::stage_type;
 
   //! @param run with the lengths of sequences; must outlive this
-  basic_rank_model(rank_run& run, pp::timetable_view table)
+  //! @param make_stages gives those of this rank by way, of what they share
+  template <class MakeStages>
+  model_on_rank(rank_run& run, pp::timetable_view table, Plans plans, MakeStages make_stages)
       : with_device_work{std::vector<host::device_work<float>>(1)},
         model(
-          make_host_stages(
-            run.o.size, table, run.o.lengths, seed_of(run.o), this->work, run.place.device),
+          make_stages(this->work),
           table,
           run.o.lengths,
-          {{run.o.size, Place::totals_bytes}, run.o.post_validation},
-          [&](stage_copies all, int stage) {
+          std::move(plans),
+          [&](copies_of<stage_type> all, int stage) {
             return make_place(run, table, std::move(all), stage);
           },
           run.line(),
@@ -97,17 +93,21 @@ public:
 
   //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
   //! the optimizer.
-  void step(batch const& pieces) {
-    this->for_each_stage([&](std::size_t, pipeline_stage& stage) { stage.set_batch(pieces); });
+  //! @return the loss, where it is known
+  double step(batch const& pieces) {
+    this->for_each_stage([&](std::size_t, stage_type& stage) { stage.set_batch(pieces); });
     this->run_plan();
-    if constexpr (model::clips)
-      return; // the optimizer has stepped, with means
-    outside_of(this->runner(), [&] {
-      this->for_each_called([&](Place& each) { each.add_copy(wait_for_copies_); });
-      this->for_each_called([](Place& each) { each.mean.share(); });
-      this->for_each_called([](Place& each) { each.mean.finish(*each.here()); });
-    });
+    if constexpr (!model::clips) { // else the optimizer has stepped, with means
+      outside_of(this->runner(), [&] {
+        this->for_each_called([&](Place& each) { each.add_copy(wait_for_copies_); });
+        this->for_each_called([](Place& each) { each.mean.share(); });
+        this->for_each_called([](Place& each) { each.mean.finish(*each.here()); });
+      });
+    }
+    Place const& last = this->called().back();
+    return reports_loss_ ? last.here()->loss() + last.with_copy.other_loss() : 0;
   }
+  [[nodiscard]] bool reports_loss() const { return reports_loss_; }
 
   //! The last stage throws in the next step, where it is here.
   void fail_in_next_step(bool fails) { this->called().back().fails = fails; }
@@ -115,8 +115,7 @@ public:
   //! One step of the optimizer, unless it was part of the plan.
   void update(adamw const& optimizer, std::int64_t step) {
     if constexpr (!model::clips)
-      this->for_each_stage(
-        [&](std::size_t, pipeline_stage& stage) { stage.update(optimizer, step); });
+      this->for_each_stage([&](std::size_t, stage_type& stage) { stage.update(optimizer, step); });
   }
   //! What clipping has done; steps rolled back of the whole pipeline, on its device 0. Collective.
   [[nodiscard]] clipping_report clipping_done() {
@@ -126,11 +125,6 @@ public:
     return found;
   }
 
-  [[nodiscard]] std::optional<double> loss() {
-    Place const& last = this->called().back();
-    return reports_loss_ ? std::optional(last.here()->loss() + last.with_copy.other_loss())
-                         : std::nullopt;
-  }
   //! The devices that have the stages, and then those of their second copies, if there are any.
   [[nodiscard]] std::vector<int> const& homes() const { return homes_; }
 
@@ -144,9 +138,9 @@ private:
     return homes;
   }
   static Place
-  make_place(rank_run const& run, pp::timetable_view table, stage_copies all, int stage) {
+  make_place(rank_run const& run, pp::timetable_view table, copies_of<stage_type> all, int stage) {
     auto const& extents = table.over.extents;
-    place_of_stage place{{std::move(all)}, replica_mean(run.replicas())};
+    place_of_stage<stage_type> place{{std::move(all)}, replica_mean(run.replicas())};
     if (extents.where == pp::placement::bidirectional) {
       bool const first = place.of.front() != nullptr;
       place.pipeline = run.groups.pipeline;
@@ -162,7 +156,20 @@ private:
   bool reports_loss_;
 };
 
-using rank_model = basic_rank_model<place_of_stage>;
-using clipped_rank_model = basic_rank_model<clipped_stage<place_of_stage>>;
+//! The same of whole layers, or of layers cut at their attention.
+template <class Place>
+struct basic_rank_model : model_on_rank<Place> {
+  basic_rank_model(rank_run& run, pp::timetable_view table)
+      : model_on_rank<Place>(
+          run,
+          table,
+          {{run.o.size, Place::totals_bytes}, run.o.post_validation},
+          [&](auto& shared) {
+            return make_host_stages(
+              run.o.size, table, run.o.lengths, seed_of(run.o), shared, run.place.device);
+          }) {}
+};
+using rank_model = basic_rank_model<place_of_stage<pipeline_stage>>;
+using clipped_rank_model = basic_rank_model<clipped_stage<place_of_stage<pipeline_stage>>>;
 
 } // namespace gpt

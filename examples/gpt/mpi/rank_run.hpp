@@ -56,24 +56,26 @@ struct rank_options {
 };
 
 //! @throws std::invalid_argument with one line for the user
-[[nodiscard]] inline rank_options read_rank_options(std::vector<std::string_view> const& given,
+[[nodiscard]] inline rank_options read_rank_options(std::vector<std::string_view> const& words,
                                                     int ranks) {
-  using namespace gpt::detail;
   rank_options chosen;
-  auto words = given;
-  chosen.check = take_word(words, "--check");
   if (std::find(words.begin(), words.end(), "--output") != words.end())
     throw std::invalid_argument("--output is not for gpt_mpi: no files are written");
-  auto const devices = take_number(words, "--devices", 0);
-  chosen.restarts = take_number(words, "--restarts", 0);
-  chosen.fail_at = take_number(words, "--fail-at", 0);
-  chosen.deadline = std::chrono::seconds(take_number(words, "--deadline", 60));
-  chosen.reports = take_value(words, "--reports").value_or("");
-  chosen.training = read_options(words);
+  options usual;
+  usual.devices = 0; // those that the ranks make
+  std::int64_t deadline = chosen.deadline.count();
+  detail::known_option const of_ranks[] = {{"--check", &chosen.check},
+                                           {"--restarts", &chosen.restarts, 1000000},
+                                           {"--fail-at", &chosen.fail_at, 1000000},
+                                           {"--deadline", &deadline, 1000000},
+                                           {"--reports", &chosen.reports}};
+  chosen.training = read_options(words, usual, of_ranks);
+  chosen.deadline = std::chrono::seconds(deadline);
   if (chosen.restarts > 0 && chosen.training.checkpoint.empty())
     throw std::invalid_argument("--restarts wants a --checkpoint to go on from");
   auto const shards = has_shards_of_stages(chosen.training) ? shards_of_stages(chosen.training) : 1;
-  chosen.training.devices = devices != 0 ? devices : std::max<std::int64_t>(ranks / shards, 1);
+  if (chosen.training.devices == 0)
+    chosen.training.devices = std::max<std::int64_t>(ranks / shards, 1);
   chosen.layout =
     pp::layout_of(ranks, static_cast<int>(chosen.training.devices), static_cast<int>(shards));
   return chosen;
@@ -91,7 +93,7 @@ struct rank_options {
   lines.add("restarts", restarts);
   lines.add("check", check ? "yes" : "no");
   return "options=read\n" + about_state(training, layout.replicas, text) +
-         about_parts("gpt", training, text).cut + pp::lines_of(layout) + lines.text();
+         about_parts("gpt", training, text).cut + pp::lines_of(layout) + lines.text;
 }
 
 //! The communicators of a rank. All ranks make theirs together, new ones for every attempt at the

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "../papers/tensor_stage.hpp"
+#include "../single_device.hpp"
 
 namespace gpt {
 
@@ -97,100 +97,71 @@ struct replica_group {
   patient_wait wait{};
 };
 
-//! The mean of one list of numbers over all ranks of a communicator.
+//! The mean of all gradients of a stage, or of a rank, over its replicas, if there are any.
 //!
 //! Each rank adds up one slice, in the order of the ranks, and hands the result to all: as many
 //! bytes as the fastest algorithms move, and a sum whose bits do not depend on MPI's choice of one.
 //! MPI moves data while it is called, so the runner's waits for messages carry this along.
-class replica_sum {
+class replica_mean {
 public:
-  //! Begins: every rank sends its numbers away. Ranks begin their sums in the same order.
-  //! @param numbers as many on all ranks; they must stay as they are until finish.
-  void start(std::vector<float>& numbers, MPI_Comm replicas) {
-    numbers_ = &numbers;
-    replicas_ = replicas;
-    count_ = numbers.size();
-    int ranks = 1;
-    MPI_Comm_size(replicas, &ranks);
-    MPI_Comm_rank(replicas, &own_);
-    ranks_ = static_cast<std::size_t>(ranks);
-    slice_ = (count_ + ranks_ - 1) / ranks_;
-    numbers.resize(ranks_ * slice_); // with zeros after them, slices are of one length
-    slices_.resize(numbers.size());
-    auto const count = static_cast<int>(slice_);
-    check(MPI_Ialltoall(
-      numbers.data(), count, MPI_FLOAT, slices_.data(), count, MPI_FLOAT, replicas_, &request_));
+  explicit replica_mean(replica_group with) : with_(with) {
+    if (!has_replicas())
+      return;
+    MPI_Comm_size(with_.communicator, &ranks_);
+    MPI_Comm_rank(with_.communicator, &own_);
   }
 
+  //! Begins, when the gradients are complete: every rank sends its numbers away. Ranks begin their
+  //! sums in the same order. @param of has `for_each_parameter`
+  template <class Stage>
+  void start(Stage& of) {
+    if (!has_replicas())
+      return;
+    numbers_.clear();
+    append(numbers_, of, &parameter<float>::gradient);
+    auto const ranks = static_cast<std::size_t>(ranks_);
+    slice_ = (numbers_.size() + ranks - 1) / ranks;
+    numbers_.resize(ranks * slice_); // with zeros after them, slices are of one length
+    slices_.resize(numbers_.size());
+    auto const count = static_cast<int>(slice_);
+    check(MPI_Ialltoall(numbers_.data(),
+                        count,
+                        MPI_FLOAT,
+                        slices_.data(),
+                        count,
+                        MPI_FLOAT,
+                        with_.communicator,
+                        &request_));
+  }
   //! The middle: adds up the slice of this rank, and begins to send it to the others. In the same
   //! order on all ranks, after all starts.
-  //! @param await waits for a request
-  template <class Await>
-  void share(Await& await) {
-    await(request_);
-    float* const sum = numbers_->data() + static_cast<std::size_t>(own_) * slice_;
+  void share() {
+    if (!has_replicas())
+      return;
+    with_.wait(request_);
+    float* const sum = numbers_.data() + static_cast<std::size_t>(own_) * slice_;
     for (std::size_t i = 0; i < slice_; ++i) {
       float total = slices_[i];
-      for (std::size_t rank = 1; rank < ranks_; ++rank)
-        total += slices_[rank * slice_ + i];
+      for (std::size_t at = i + slice_; at < slices_.size(); at += slice_)
+        total += slices_[at];
       sum[i] = total / static_cast<float>(ranks_);
     }
     auto const count = static_cast<int>(slice_);
     check(MPI_Iallgather(MPI_IN_PLACE,
                          0,
                          MPI_DATATYPE_NULL,
-                         numbers_->data(),
+                         numbers_.data(),
                          count,
                          MPI_FLOAT,
-                         replicas_,
+                         with_.communicator,
                          &request_));
-  }
-
-  //! The end: the numbers are the mean.
-  template <class Await>
-  void finish(Await& await) {
-    await(request_);
-    numbers_->resize(count_);
-  }
-
-private:
-  static void check(int code) { check_begun(code, "add up gradients among replicas"); }
-
-  std::vector<float>* numbers_ = nullptr;
-  MPI_Comm replicas_ = MPI_COMM_NULL;
-  MPI_Request request_ = MPI_REQUEST_NULL;
-  int own_ = 0;
-  std::size_t count_ = 0; // of the numbers
-  std::size_t ranks_ = 1;
-  std::size_t slice_ = 0;     // numbers of each rank's slice
-  std::vector<float> slices_; // [ranks, slice] this rank's slice as each rank has it
-};
-
-//! The mean of all gradients of a stage, or of a rank, over its replicas, if there are any.
-class replica_mean {
-public:
-  explicit replica_mean(replica_group with) : with_(with) {}
-
-  //! Begins, when the gradients are complete. @param of has `for_each_parameter`
-  template <class Stage>
-  void start(Stage& of) {
-    if (with_.communicator == MPI_COMM_NULL)
-      return;
-    numbers_.clear();
-    append(numbers_, of, &parameter<float>::gradient);
-    sum_.start(numbers_, with_.communicator);
-  }
-  //! The middle, in the same order on all ranks.
-  void share() {
-    if (with_.communicator != MPI_COMM_NULL)
-      sum_.share(with_.wait);
   }
   //! The end: the mean lies where the optimizer looks for gradients.
   template <class Stage>
   void finish(Stage& of) {
-    if (with_.communicator == MPI_COMM_NULL)
+    if (!has_replicas())
       return;
-    sum_.finish(with_.wait);
+    with_.wait(request_);
     copy_in(of, &parameter<float>::gradient, numbers_.data());
   }
   //! All of it at once, for those that do not begin their sums as soon as they can.
@@ -202,9 +173,16 @@ public:
   }
 
 private:
+  [[nodiscard]] bool has_replicas() const { return with_.communicator != MPI_COMM_NULL; }
+  static void check(int code) { check_begun(code, "add up gradients among replicas"); }
+
   replica_group with_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  int own_ = 0;
+  int ranks_ = 1;
+  std::size_t slice_ = 0;      // numbers of each rank's slice
   std::vector<float> numbers_; // gradients, one parameter after the other
-  replica_sum sum_;
+  std::vector<float> slices_;  // [ranks, slice] this rank's slice as each rank has it
 };
 
 //! What a copy of a stage exchanges with the other copy, which is on another rank: gradients, and
@@ -284,10 +262,9 @@ public:
   void end(std::size_t which, std::vector<float>& sum) {
     one_sum& here = under_way_[which % under_way_.size()];
     wait_(here.request);
-    std::vector<std::span<float>> parts;
+    sum.clear();
     for (int rank = 0; rank < ranks_; ++rank)
-      parts.push_back(part_of(here, rank));
-    add_parts(parts, sum);
+      add_to(sum, part_of(here, rank));
   }
 
 private:

@@ -17,64 +17,79 @@
 
 #include "../system.hpp"
 #include "exchanged_stage.hpp"
-#include "tools/support/exchange_on_one_device.hpp"
 
 namespace gpt {
+
+//! A stage on the host. One of those of a layer stands for its weights.
+class exchanged_piece : public exchanged_stage<host_machine<float>> {
+public:
+  using layer = trained_on_host<exchanged_layer<host_machine<float>>>;
+
+  exchanged_piece(exchanged_slot_sizes<host_machine<float>> const& sizes,
+                  int which,
+                  std::shared_ptr<layer> of,
+                  host::device_work<float>& work)
+      : exchanged_stage(sizes, which, of, work), layer_(leading() ? std::move(of) : nullptr) {}
+
+  void run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
+    gpt::run_half(static_cast<exchanged_stage&>(*this), kind, given, half);
+  }
+  void set_batch(batch const& pieces) {
+    if (layer_)
+      layer_->set_batch(pieces);
+  }
+  void update(adamw const& optimizer, std::int64_t step) {
+    if (layer_)
+      layer_->update(optimizer, step);
+  }
+  template <class Visit>
+  void for_each_parameter(Visit visit) {
+    if (layer_)
+      layer_->for_each_parameter(visit);
+  }
+
+private:
+  std::shared_ptr<layer> layer_; // null: another stage stands for it
+};
+
+//! What the slots of such stages take.
+struct exchange_slots {
+  model_size size;
+  exchange_schedule schedule;
+
+  [[nodiscard]] exchanged_slot_sizes<host_machine<float>>
+  operator()(pp::timetable_view table, std::vector<std::int64_t> const&) const {
+    return {size, schedule, table.over.extents};
+  }
+};
 
 //! A GPT of as many layers as the schedule has stages, on the threads of this process.
 //! @tparam Policy of the plan
 template <class Policy = pp::communicators::one>
-class exchanged_pipeline {
-public:
-  using layer = trained_on_host<exchanged_layer<host_machine<float>>>;
-
+struct exchanged_pipeline
+    : model_on_threads<copies_of<exchanged_piece>, plan_maker<exchange_slots, Policy>> {
   //! @param table of this schedule, or of all its stages on one device
   exchanged_pipeline(model_size const& size,
                      exchange_schedule const& schedule,
                      pp::timetable_view table,
                      std::uint64_t seed)
-      : work_(static_cast<std::size_t>(table.over.extents.devices)),
-        sizes_(size, schedule, table.over.extents) {
-    layers_.reserve(static_cast<std::size_t>(size.layers)); // which stay where they are
-    for (int number = 0; number < table.over.extents.stages(); ++number) {
-      auto& work = work_[static_cast<std::size_t>(pp::device_of(table, number))];
-      auto const what = sizes_.stage(number);
-      if (static_cast<std::size_t>(what.layer) == layers_.size())
-        layers_.emplace_back(seed, sizes_.start(sizes_.held(what.layer), work));
-      auto& mine = layers_[static_cast<std::size_t>(what.layer)];
-      pieces_.emplace_back(
-        sizes_, number, std::shared_ptr<layer>(std::shared_ptr<void>(), &mine), work);
-    }
-    plan_ = pp::lower<Policy>(table, sizes_);
-    runner_ = std::make_unique<pp::thread_runner<std::vector<piece>>>(plan_, pieces_);
-  }
-  exchanged_pipeline(exchanged_pipeline const&) = delete;
-  exchanged_pipeline& operator=(exchanged_pipeline const&) = delete;
-
-  double step(batch const& pieces) {
-    for (auto& each : layers_)
-      each.set_batch(pieces);
-    runner_->step();
-    return layers_.back().loss();
-  }
-  void update(adamw const& optimizer, std::int64_t step) {
-    for (auto& each : layers_)
-      each.update(optimizer, step);
-  }
-  [[nodiscard]] std::vector<layer>& stages() { return layers_; }
-  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
-  [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
-  [[nodiscard]] auto const& sizes() const { return sizes_; }
-
-private:
-  using piece = called_on_host<exchanged_stage<host_machine<float>>>;
-
-  std::vector<host::device_work<float>> work_; // by device
-  exchanged_slot_sizes<host_machine<float>> sizes_;
-  std::vector<layer> layers_;
-  std::vector<piece> pieces_;
-  pp::plan plan_;
-  std::unique_ptr<pp::thread_runner<std::vector<piece>>> runner_;
+      : exchanged_pipeline::model_on_threads(
+          table, whole_lengths(size, table), {{size, schedule}}, [&](auto& shared) {
+            exchanged_slot_sizes<host_machine<float>> const sizes(
+              size, schedule, table.over.extents);
+            std::vector<std::shared_ptr<exchanged_piece::layer>> layers(
+              static_cast<std::size_t>(size.layers));
+            return make_by_way<exchanged_piece>(
+              table, {}, [&](std::size_t, int number, int device) {
+                auto& own = shared[static_cast<std::size_t>(device)];
+                auto const layer = sizes.stage(number).layer;
+                auto& of = layers[static_cast<std::size_t>(layer)];
+                if (!of)
+                  of = std::make_shared<exchanged_piece::layer>(
+                    seed, sizes.start(sizes.held(layer), own));
+                return std::make_unique<exchanged_piece>(sizes, number, of, own);
+              });
+          }) {}
 };
 
 //! SlimPipe's exchange of attention; see system.hpp.
@@ -82,7 +97,6 @@ struct exchange_system {
   static constexpr char const* one_device_has = " that splits attention alike";
   static constexpr char const* in_slots =
     "Activations, with queries and keys of other devices, in slots";
-  static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation}};
 
   //! A stage is a layer.
   static registry::schedule_choice choice(options const& o) {
@@ -114,14 +128,8 @@ struct exchange_system {
   static exchanged_pipeline<> pipeline(options const& o, pp::timetable_view table) {
     return {o.size, schedule(o), table, seed_of(o)};
   }
-  //! The stages of a timetable on its first device, with the microbatches of o.lengths.
-  static pp::dynamic_timetable on_one_device(options const& o, pp::timetable_view table) {
-    examples::exchange_on_one_device<exchange_schedule> const alone{schedule(o)};
-    return pp::make_timetable(alone,
-                              {table.over.extents.devices, static_cast<int>(o.lengths.size())});
-  }
   static exchanged_pipeline<> one_device(options const& o, pp::timetable_view table) {
-    return {o.size, schedule(o), on_one_device(o, table), seed_of(o)};
+    return pipeline(o, on_one_device(table));
   }
 };
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "../stage.hpp"
+#include "../slot_sizes.hpp"
 
 namespace gpt {
 
@@ -144,6 +144,11 @@ struct exchanged_slot_sizes : exchange_cut {
                                                 : bytes(of, maker);
   }
 
+  //! What reports tell of.
+  [[nodiscard]] static std::span<named_pool const> pools() {
+    static constexpr named_pool all[] = {{"activations", pp::slot_class::activation}};
+    return all;
+  }
   //! Of a layer on the device that has its weights.
   [[nodiscard]] stage_start<Machine> start(layer_range const& held,
                                            typename Machine::work& work) const {
@@ -182,9 +187,9 @@ private:
   [[nodiscard]] std::int64_t sent(pp::exchange_stage const& from) const {
     switch (from.part) {
     case part::projection:
-      return message_bytes<message_to_attention<Machine, attended>>(tensors(from));
+      return bytes_of<gpt::message, message_to_attention<Machine, attended>>(tensors(from));
     case part::after_attention: return residual(from);
-    default: return message_bytes<attention_state<Machine>>(tensors(from));
+    default: return bytes_of<gpt::message, attention_state<Machine>>(tensors(from));
     }
   }
   [[nodiscard]] std::int64_t sent_back(pp::exchange_stage const& from,
@@ -193,14 +198,17 @@ private:
     switch (from.part) {
     case part::projection: return residual(from);
     case part::attention:
-      return to.part == from.part ? 0 : message_bytes<gradients_message<Machine>>(tensors(from));
+      return to.part == from.part
+               ? 0
+               : bytes_of<gpt::message, gradients_message<Machine>>(tensors(from));
     case part::taken_attention:
       return to.chunk == from.chunk
                ? tokens(from) * size.width * half
                : tokens(to) * 2 * size.key_width() * static_cast<std::int64_t>(sizeof(number));
     case part::after_attention:
-      return to.part == part::projection ? residual(from)
-                                         : message_bytes<merged_message<Machine>>(tensors(from));
+      return to.part == part::projection
+               ? residual(from)
+               : bytes_of<gpt::message, merged_message<Machine>>(tensors(from));
     }
     return 0;
   }
@@ -322,7 +330,7 @@ public:
     copy_state(p, to.merged, kept.merged);
     copy(where.outputs[2].data,
          where.outputs[1].data,
-         message_bytes<merged_message<Machine>>(this->extents(p)),
+         bytes_of<gpt::message, merged_message<Machine>>(this->extents(p)),
          p.on);
     if (ends)
       this->at_head(p, kept.head).backward_weight(made.logits);
@@ -430,6 +438,10 @@ public:
     return leads ? layer_.get() : nullptr;
   }
   [[nodiscard]] double loss_sum() const { return layer_ == nullptr ? 0.0 : layer_->loss_sum(); }
+  //! The mean. @pre the stage is of the last layer
+  [[nodiscard]] double loss() const {
+    return loss_sum() / static_cast<double>(layer_->cut().tokens());
+  }
 
 private:
   [[nodiscard]] chunk_range chunk() const { return sizes_.range(what_.chunk); }
@@ -454,7 +466,7 @@ private:
   void take(pp::context const& where) const {
     auto const on = begin_work(where);
     auto const to =
-      in_message<attention_state<Machine>>(where.outputs[0].data, sizes_.tensors(what_));
+      put_in<gpt::message, attention_state<Machine>>(where.outputs[0].data, sizes_.tensors(what_));
     if (what_.taken == 0) {
       clear(to.output, narrow(), on);
       fill(to.log_sum_exp,
@@ -465,7 +477,7 @@ private:
     }
     auto const mine = kept(where);
     auto const projected = [&](std::size_t input, std::int64_t tokens) {
-      return in_message<message_to_attention<Machine, attended>>(
+      return put_in<gpt::message, message_to_attention<Machine, attended>>(
         only_read(where.inputs[input]), tensor_extents{sizes_.size, sizes_.size, tokens});
     };
     copy(mine.query, projected(0, chunk().count()).query, narrow(), on);
@@ -484,8 +496,8 @@ private:
     if (what_.taken == 0)
       return clear(query_gradient, narrow(), on);
     auto const mine = kept(where);
-    auto const from =
-      in_message<merged_message<Machine>>(only_read(where.inputs[0]), sizes_.tensors(what_));
+    auto const from = put_in<gpt::message, merged_message<Machine>>(only_read(where.inputs[0]),
+                                                                    sizes_.tensors(what_));
     number* const gradient = work_->scratch().key_value_gradient;
     clear(gradient, keys(given().count()), on);
     attend_backward(call(),

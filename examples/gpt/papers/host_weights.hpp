@@ -21,43 +21,40 @@
 
 namespace gpt {
 
-//! What lies on the host: pieces of the model, cut wherever a stage that goes forward or back ends,
-//! with their parameters; and what goes into each piece, of every microbatch.
+//! What lies on the host: the layers with their parameters, each with the end of the model next to
+//! it; and what goes into each layer, of every microbatch.
 struct model_on_host {
   host::device_work<float> work;
-  std::vector<host_stage<float>> pieces;
-  std::vector<std::vector<float>> inputs; //!< [M x pieces][tokens, width]
+  std::vector<host_stage<float>> layers;
+  std::vector<std::vector<float>> inputs; //!< [M x layers][tokens, width]
 
-  [[nodiscard]] std::vector<float>& input(std::int64_t microbatch, std::size_t piece) {
-    return inputs[static_cast<std::size_t>(microbatch) * pieces.size() + piece];
+  [[nodiscard]] std::vector<float>& input(std::int64_t microbatch, std::size_t layer) {
+    return inputs[static_cast<std::size_t>(microbatch) * layers.size() + layer];
   }
 };
 
-//! What the stages of a device share, with slots for the pieces of one.
+//! What the stages of a device share, with slots for the layers of one.
 struct lent_device {
   host::device_work<float> work{};
   std::vector<own_slots> slots{};
 };
 
-//! Some pieces, as one stage of RoundPipe: forward alone, or forward again and back.
+//! Some layers, as one stage of RoundPipe: forward alone, or forward again and back.
 class loaded_stage {
 public:
   struct span {
-    std::size_t first;
-    std::size_t last;
-    bool back;
+    std::int64_t first;
+    std::int64_t last;
     bool turns; //!< the first that goes back: its input comes from the stage before
   };
 
-  loaded_stage(model_size const& size,
-               std::vector<layer_range> const& cut,
-               step_cut const& step,
-               model_on_host& host,
-               lent_device& device,
-               span of)
-      : host_(&host), device_(&device), of_(of) {
-    for (std::size_t i = of.first; i < of.last; ++i) {
-      pieces_.emplace_back(size, cut[i], step, 0, device.work);
+  loaded_stage(
+    model_size const& size, step_cut const& step, model_on_host& host, lent_device& device, span of)
+      : host_(&host), device_(&device), first_(static_cast<std::size_t>(of.first)),
+        turns_(of.turns) {
+    auto const each_layer = cut_layers(size.layers, size.layers);
+    for (auto layer = of.first; layer < of.last; ++layer) {
+      pieces_.emplace_back(size, each_layer[static_cast<std::size_t>(layer)], step, 0, device.work);
       pieces_.back().shard(0);
     }
     device.slots.resize(std::max(device.slots.size(), pieces_.size()));
@@ -77,12 +74,12 @@ public:
       if (in.data != nullptr) // the first piece embeds
         std::copy_n(in.as<float>().data(),
                     between_[0].size(),
-                    host_->input(where.microbatch, of_.first + i).begin());
+                    host_->input(where.microbatch, first_ + i).begin());
       in = forward(where, i, in, i + 1 < pieces_.size() ? between(i) : out);
     }
   }
   void backward(pp::context const& where, pp::input in, pp::output out) {
-    auto x = of_.turns ? in : read(message_in(host_->input(where.microbatch, of_.first)));
+    auto x = turns_ ? in : read(message_in(host_->input(where.microbatch, first_)));
     for (std::size_t i = 0; i < pieces_.size(); ++i)
       x = forward(where, i, x, between(i));
     for (std::size_t i = pieces_.size(); i-- > 0;) { // the head does not read its input
@@ -134,14 +131,15 @@ private:
   template <class Visit>
   void each_with_home(Visit visit) {
     for (std::size_t i = 0; i < pieces_.size(); ++i)
-      visit(pieces_[i], host_->pieces[of_.first + i]);
+      visit(pieces_[i], host_->layers[first_ + i]);
   }
 
   model_on_host* host_;
   lent_device* device_;
-  span of_;
-  std::vector<host_stage<float>> pieces_;
-  std::vector<float> between_[2]; // what goes from piece to piece
+  std::size_t first_; // layer
+  bool turns_;
+  std::vector<host_stage<float>> pieces_; // a layer each
+  std::vector<float> between_[2];         // what goes from piece to piece
 };
 
 //! Bytes of messages, and of the weights and gradients of a stage.
@@ -220,60 +218,38 @@ public:
     return stages_[list_.forward.size()].loss();
   }
   void update(adamw const& optimizer, std::int64_t step) {
-    for (auto& piece : host_.pieces)
-      piece.update(optimizer, step);
+    for (auto& layer : host_.layers)
+      layer.update(optimizer, step);
   }
-  [[nodiscard]] std::vector<host_stage<float>>& stages() { return host_.pieces; }
+  [[nodiscard]] std::vector<host_stage<float>>& stages() { return host_.layers; }
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
+  [[nodiscard]] std::vector<device_row> slots() const {
+    return pool_rows(plan_.view(), trace(), sizes_, gathered_pools);
+  }
   [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
   [[nodiscard]] round_sizes const& sizes() const { return sizes_; }
 
 private:
   static constexpr std::int64_t bytes_of_number = sizeof(float);
 
-  //! The model in pieces that every stage is made of, and the stages.
   void make_stages(model_size const& size, std::uint64_t seed) {
-    std::vector<std::int64_t> ends; // of stages, in layers
-    std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
+    for (auto const& layer : cut_layers(size.layers, size.layers))
+      host_.layers.emplace_back(size, layer, cut_, seed, host_.work);
+    host_.inputs.assign(static_cast<std::size_t>(cut_.microbatches() * size.layers),
+                        std::vector<float>(static_cast<std::size_t>(size.sequence * size.width)));
+    auto const put = [&](loaded_stage::span of) {
+      auto& device = devices_[stages_.size() % devices_.size()];
+      stages_.emplace_back(size, cut_, host_, device, of);
+    };
     std::int64_t at = 0;
     for (int const run : list_.forward) {
-      ranges.emplace_back(at, at + run);
+      put({at, at + run, false});
       at += run;
     }
     at = size.layers;
     for (int const run : list_.backward) {
-      ranges.emplace_back(at - run, at);
+      put({at - run, at, at == size.layers});
       at -= run;
-    }
-    for (auto const& [first, last] : ranges)
-      ends.push_back(last);
-    std::sort(ends.begin(), ends.end());
-    ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
-    std::vector<layer_range> pieces;
-    for (auto const end : ends) {
-      auto const begin = pieces.empty() ? 0 : pieces.back().last;
-      pieces.push_back({begin, end, begin == 0, end == size.layers});
-      host_.pieces.emplace_back(size, pieces.back(), cut_, seed, host_.work);
-    }
-    host_.inputs.assign(static_cast<std::size_t>(cut_.microbatches()) * pieces.size(),
-                        std::vector<float>(static_cast<std::size_t>(size.sequence * size.width)));
-    auto const piece_at = [&pieces](std::int64_t layer) {
-      return static_cast<std::size_t>(
-        std::find_if(pieces.begin(),
-                     pieces.end(),
-                     [layer](layer_range const& one) { return one.first >= layer; }) -
-        pieces.begin());
-    };
-    for (std::size_t s = 0; s < ranges.size(); ++s) {
-      bool const back = s >= list_.forward.size();
-      stages_.emplace_back(
-        size,
-        pieces,
-        cut_,
-        host_,
-        devices_[s % devices_.size()],
-        loaded_stage::span{
-          piece_at(ranges[s].first), piece_at(ranges[s].second), back, s == list_.forward.size()});
     }
   }
 
@@ -291,7 +267,6 @@ private:
 struct round_system {
   static constexpr char const* one_device_has = "";
   static constexpr char const* in_slots = "Weights and gradients loaded from the host";
-  static constexpr auto const& pools = gathered_pools;
 
   //! As many stages as asked for; those that are not, as in the list that takes least.
   static pp::round_stages list(options const& o) {

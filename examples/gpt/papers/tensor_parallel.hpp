@@ -51,7 +51,9 @@ public:
     changed_.wait(lock, [&] { return aborted_ || here.come == next_.size(); });
     if (aborted_)
       throw std::runtime_error("another shard of the stage has failed");
-    add_parts(here.parts, sum);
+    sum.clear();
+    for (auto const& part : here.parts)
+      add_to(sum, part);
     if (++here.left == next_.size())
       under_way_.erase(number);
   }
@@ -92,83 +94,77 @@ public:
   tensor_pipeline(model_size const& size,
                   pp::timetable_view table,
                   std::int64_t shards,
-                  std::uint64_t seed)
-      : sizes_{size, cut_model(size, table.over.extents), {0, shards}},
-        plan_(std::make_shared<pp::plan const>(pp::lower(table, sizes_))) {
+                  std::uint64_t seed) {
     auto const devices = static_cast<std::size_t>(table.over.extents.devices);
     for (std::size_t device = 0; device < devices; ++device)
       groups_.push_back(std::make_unique<all_reduce_group>(static_cast<std::size_t>(shards)));
     for (std::int64_t number = 0; number < shards; ++number) {
-      auto& one = *pipelines_.emplace_back(std::make_unique<pipeline_of_shard>());
-      one.devices = std::vector<shard_device<group_member>>(devices);
+      auto& own = *devices_.emplace_back(std::make_unique<shard_devices>(devices));
       for (std::size_t device = 0; device < devices; ++device)
-        one.devices[device].sums = {groups_[device].get(), static_cast<std::size_t>(number)};
-      for (auto const& layers : sizes_.stages) {
-        auto const stage = static_cast<int>(one.stages.size());
-        auto& at = one.devices[static_cast<std::size_t>(pp::device_of(table, stage))];
-        one.stages.emplace_back(
-          size, layers, table.over.extents.microbatches, seed, shard_of_stage{number, shards}, at);
-      }
-      one.runner =
-        std::make_unique<pp::thread_runner<std::vector<called_stage>>>(*plan_, one.stages);
+        own[device].sums = {groups_[device].get(), static_cast<std::size_t>(number)};
+      shard_slots const slots{size, {number, shards}};
+      pipelines_.push_back(
+        std::make_unique<pipeline_of_shard>(make_shards<group_member>(slots, table, seed, own),
+                                            table,
+                                            whole_lengths(size, table),
+                                            plan_maker<shard_slots>{slots},
+                                            [](copies_of<stage> all, int) { return all; }));
     }
   }
 
   double step(batch const& pieces) {
-    for (auto& each : pipelines_) {
-      for (auto& stage : each->stages)
-        stage.set_batch(pieces);
-      for (auto& device : each->devices)
+    for (auto& each : pipelines_)
+      each->for_each_stage([&](std::size_t, stage& one) { one.set_batch(pieces); });
+    for (auto& each : devices_)
+      for (auto& device : *each)
         device.counts = {};
-    }
     pp::thread_workers().run(static_cast<int>(pipelines_.size()), [this](int shard) {
       try {
-        pipelines_[static_cast<std::size_t>(shard)]->runner->step();
+        pipelines_[static_cast<std::size_t>(shard)]->run_plan();
       } catch (...) {
         for (auto& group : groups_)
           group->abort();
         throw;
       }
     });
-    return pipelines_.front()->stages.back().loss();
+    return pipelines_.front()->ways().front().back()->loss();
   }
 
   void update(adamw const& optimizer, std::int64_t step) {
     for (auto& each : pipelines_)
-      for (auto& stage : each->stages)
-        stage.update(optimizer, step);
+      each->for_each_stage([&](std::size_t, stage& one) { one.update(optimizer, step); });
   }
 
-  //! When each pass of the first shard ran in the last step, in seconds.
-  [[nodiscard]] pp::dynamic_timetable trace() const { return pipelines_.front()->runner->trace(); }
-  [[nodiscard]] pp::plan_view plan() const { return plan_->view(); }
-  [[nodiscard]] shard_sizes const& sizes() const { return sizes_; }
+  //! When each pass of the first shard ran in the last step, in seconds; and its slots.
+  [[nodiscard]] pp::dynamic_timetable trace() const { return pipelines_.front()->trace(); }
+  [[nodiscard]] std::vector<device_row> slots() const { return pipelines_.front()->slots(); }
   //! By device, of a shard in the last step.
   [[nodiscard]] std::vector<sum_counts> counts() const {
     std::vector<sum_counts> all;
-    for (auto const& device : pipelines_.front()->devices)
+    for (auto const& device : *devices_.front())
       all.push_back(device.counts);
     return all;
+  }
+  //! A shard of a stage.
+  [[nodiscard]] stage_shard& shard(int of, int number) {
+    auto const& all = pipelines_[static_cast<std::size_t>(number)]->ways().front();
+    return *all[static_cast<std::size_t>(of)];
   }
   template <class Visit>
   void for_each_parameter(Visit visit) {
     for (auto& each : pipelines_)
-      for (auto& stage : each->stages)
-        stage.for_each_parameter(visit);
+      each->for_each_stage([&](std::size_t, stage& one) { one.for_each_parameter(visit); });
   }
 
 private:
-  using called_stage = tensor_stage<group_member>;
+  using stage = tensor_stage<group_member>;
+  using called = std::vector<copies_of<stage>>;
+  using pipeline_of_shard =
+    model_in_stages<copies_of<stage>, pp::thread_runner<called>, plan_maker<shard_slots>>;
+  using shard_devices = std::vector<shard_device<group_member>>;
 
-  struct pipeline_of_shard {
-    std::vector<shard_device<group_member>> devices;
-    std::vector<called_stage> stages;
-    std::unique_ptr<pp::thread_runner<std::vector<called_stage>>> runner;
-  };
-
-  shard_sizes sizes_;
-  std::shared_ptr<pp::plan const> plan_;
   std::vector<std::unique_ptr<all_reduce_group>> groups_; // by device
+  std::vector<std::unique_ptr<shard_devices>> devices_;   // by shard
   std::vector<std::unique_ptr<pipeline_of_shard>> pipelines_;
 };
 
@@ -214,28 +210,24 @@ struct tensor_system {
              o.schedule + " is not; take stp, 1f1b or a V shape");
     }
     for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-      (void)weight_order(table, stage);
+      check_inputs_order(table, stage);
     return table;
   }
   static tensor_pipeline pipeline(options const& o, pp::timetable_view table) {
     return {o.size, table, shards_of_stages(o), seed_of(o)};
   }
-  static tensor_device one_device(options const& o, pp::timetable_view table) {
-    return {o.size, table, shards_of_stages(o), seed_of(o)};
+  static tensor_pipeline one_device(options const& o, pp::timetable_view table) {
+    return pipeline(o, on_one_device(table, false)); // weights add up as in the schedule
   }
   static void report(options const& o, pp::timetable_view, tensor_pipeline const& model) {
-    report_shard(o, model.plan(), model.trace(), model.sizes(), model.counts());
+    report_shard(o, model.slots(), model.trace(), model.counts());
   }
-  //! @param ran when each pass of a step of `work` ran. @param counts by device
+  //! @param ran when each pass of a step ran. @param counts by device
   static void report_shard(options const& o,
-                           pp::plan_view const& work,
+                           std::vector<device_row> const& slots,
                            pp::timetable_view const& ran,
-                           shard_sizes const& sizes,
                            std::span<sum_counts const> counts) {
-    static constexpr named_pool pools[] = {{"activations", pp::slot_class::activation},
-                                           {"for weights", pp::slot_class::weight_input}};
-    report_pools(
-      o, "Slots of a shard of " + std::to_string(shards_of_stages(o)), work, ran, sizes, pools);
+    report_in_slots(o, "Slots of a shard of " + std::to_string(shards_of_stages(o)), slots);
     std::printf("\nSums over the shards in a step; exposed: waited for with nothing done beside");
     auto const row = [&counts](char const* name, std::int64_t sum_counts::*number) {
       return device_row_of(name, counts, number);

@@ -12,11 +12,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
 #include "../host/host_stage.hpp"
-#include "../slot_sizes.hpp"
+#include "../stages.hpp"
 
 namespace gpt {
 
@@ -249,8 +252,6 @@ private:
 template <class Sums>
 class tensor_stage : public stage_shard {
 public:
-  static constexpr bool takes_chunks = true;
-
   //! @param at must outlive this
   tensor_stage(model_size const& size,
                layer_range const& layers,
@@ -261,17 +262,11 @@ public:
       : stage_shard(size, layers, microbatches, seed, which, at.work_space), at_(&at),
         room_(static_cast<std::size_t>(bytes(pp::slot_class::weight_input, {}))) {}
 
-  void forward(pp::context const& where, pp::input x, pp::output y) {
-    alone(pp::pass_kind::forward, {where, x, y});
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    alone(pp::pass_kind::backward, {where, dy, dx});
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    alone(pp::pass_kind::backward_input, {where, dy, dx});
-  }
-  void backward_weight(pp::context const& where) {
-    alone(pp::pass_kind::backward_weight, {where, {}, {}});
+  //! A pass with nothing next to it.
+  void run_half(pp::pass_kind kind, pp::composite_half const& given, int) {
+    woven_pass now(*this, *at_, kind, given, room_);
+    while (now.advance()) {
+    }
   }
   //! Two passes of the device in turn, piece by piece: each runs while the sum of the other is
   //! made.
@@ -289,12 +284,6 @@ public:
   }
 
 private:
-  void alone(pp::pass_kind kind, pp::composite_half const& given) {
-    woven_pass now(*this, *at_, kind, given, room_);
-    while (now.advance()) {
-    }
-  }
-
   shard_device<Sums>* at_;
   std::vector<std::byte> room_; // of a fused backward pass
 };
@@ -305,6 +294,12 @@ struct shard_sizes {
   std::vector<layer_range> stages;
   shard_of_stage which;
 
+  //! What reports tell of.
+  [[nodiscard]] static std::span<named_pool const> pools() {
+    static constexpr named_pool all[] = {{"activations", pp::slot_class::activation},
+                                         {"for weights", pp::slot_class::weight_input}};
+    return all;
+  }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     step_cut const whole(1, cut_sequence(size.sequence, 1));
     return stage_bytes<host_machine<float>>(
@@ -312,10 +307,39 @@ struct shard_sizes {
   }
 };
 
-//! The microbatches in the order in which a stage adds up the gradients of its weights.
-//! @throws std::invalid_argument where those of inputs do not come in the order of microbatches
-[[nodiscard]] inline std::vector<int> weight_order(pp::timetable_view table, int stage) {
-  std::vector<int> order;
+//! What the slots of such stages take.
+struct shard_slots {
+  model_size size;
+  shard_of_stage which;
+
+  [[nodiscard]] shard_sizes operator()(pp::timetable_view table,
+                                       std::vector<std::int64_t> const&) const {
+    return {size, cut_layers(size.layers, table.over.extents.stages()), which};
+  }
+};
+
+//! A shard of every stage, or of those of a device.
+//! @param devices all, or the only one
+template <class Sums>
+[[nodiscard]] stages_by_way<tensor_stage<Sums>> make_shards(shard_slots const& slots,
+                                                            pp::timetable_view table,
+                                                            std::uint64_t seed,
+                                                            std::span<shard_device<Sums>> devices,
+                                                            std::optional<int> only = {}) {
+  auto const held = cut_layers(slots.size.layers, table.over.extents.stages());
+  return make_by_way<tensor_stage<Sums>>(table, only, [&](std::size_t, int number, int device) {
+    return std::make_unique<tensor_stage<Sums>>(
+      slots.size,
+      held[static_cast<std::size_t>(number)],
+      table.over.extents.microbatches,
+      seed,
+      slots.which,
+      devices[only ? 0 : static_cast<std::size_t>(device)]);
+  });
+}
+
+//! @throws std::invalid_argument where gradients of inputs do not come in the order of microbatches
+inline void check_inputs_order(pp::timetable_view table, int stage) {
   int inputs = 0;
   for (int i = 0; i < table.size(); ++i) {
     pp::pass const& what = table.passes[i];
@@ -326,119 +350,7 @@ struct shard_sizes {
         "--tensor wants gradients of inputs in the order of microbatches, "
         "which this schedule has not");
     }
-    if (what.kind != pp::pass_kind::backward_input)
-      order.push_back(what.microbatch);
   }
-  return order;
 }
-
-//! The sum of the parts of all members, in their order, so that its bits do not depend on who comes
-//! first.
-//! @param part of each, as long as the sum
-template <class Parts>
-void add_parts(Parts const& parts, std::vector<float>& sum) {
-  sum.assign(parts.front().begin(), parts.front().end());
-  for (std::size_t member = 1; member < parts.size(); ++member)
-    for (std::size_t i = 0; i < sum.size(); ++i)
-      sum[i] += parts[member][i];
-}
-
-//! One microbatch after the other through all stages and back to the gradients of inputs; then
-//! those of weights, in the order of the schedule. No threads, no messages, no braids.
-class tensor_device {
-public:
-  //! @param table says how stages are cut and in which order each adds up the gradients of its
-  //! weights
-  tensor_device(model_size const& size,
-                pp::timetable_view table,
-                std::int64_t shards,
-                std::uint64_t seed)
-      : size_(size), microbatches_(table.over.extents.microbatches) {
-    for (auto const& layers : cut_model(size, table.over.extents)) {
-      orders_.push_back(weight_order(table, static_cast<int>(orders_.size())));
-      auto& stage = stages_.emplace_back();
-      for (std::int64_t number = 0; number < shards; ++number) {
-        shard_of_stage const which{number, shards};
-        stage.push_back(
-          {stage_shard(size, layers, microbatches_, seed, which, work_), own_slots(microbatches_)});
-      }
-    }
-  }
-
-  double step(batch const& pieces) {
-    using enum pp::pass_kind;
-    for_each_shard([&](stage_shard& shard) { shard.set_batch(pieces); });
-    std::vector<float> between(static_cast<std::size_t>(size_.sequence * size_.width));
-    for (std::int64_t m = 0; m < microbatches_; ++m) {
-      for (auto& stage : stages_)
-        run(stage, forward, m, between);
-      for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage)
-        run(*stage, backward_input, m, between);
-    }
-    for (std::size_t s = 0; s < stages_.size(); ++s)
-      for (int const m : orders_[s])
-        run(stages_[s], backward_weight, m, between);
-    return stages_.back().front().shard.loss();
-  }
-
-  void update(adamw const& optimizer, std::int64_t step) {
-    for_each_shard([&](stage_shard& shard) { shard.update(optimizer, step); });
-  }
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    for (std::size_t number = 0; number < stages_.front().size(); ++number)
-      for (auto& stage : stages_)
-        stage[number].shard.for_each_parameter(visit);
-  }
-
-  [[nodiscard]] stage_shard& shard(int stage, int number) {
-    return stages_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(number)].shard;
-  }
-
-private:
-  struct part {
-    stage_shard shard;
-    own_slots slots;
-  };
-
-  template <class Visit>
-  void for_each_shard(Visit visit) {
-    for (auto& stage : stages_)
-      for (part& each : stage)
-        visit(each.shard);
-  }
-
-  //! A pass of all shards of a stage. @param numbers what it reads, then what it writes
-  void
-  run(std::vector<part>& stage, pp::pass_kind kind, std::int64_t m, std::vector<float>& numbers) {
-    std::vector<shard_pass> passes;
-    for (part& each : stage) {
-      auto const where = each.slots.at(each.shard, unit{m, 0});
-      passes.push_back({kind, where, where.weight_input.data});
-      each.shard.begin(passes.back(), numbers.data());
-    }
-    for (std::int64_t step = 0; step < stage.front().shard.steps(); ++step) {
-      std::vector<std::vector<float>> parts;
-      for (std::size_t i = 0; i < stage.size(); ++i) {
-        stage[i].shard.compute(passes[i], step);
-        parts.push_back(passes[i].part);
-      }
-      if (kind == pp::pass_kind::backward_weight)
-        continue;
-      add_parts(parts, sum_);
-      for (std::size_t i = 0; i < stage.size(); ++i)
-        stage[i].shard.join(passes[i], step, sum_);
-    }
-    for (std::size_t i = 0; i < stage.size(); ++i)
-      stage[i].shard.end(passes[i], numbers.data());
-  }
-
-  model_size size_;
-  std::int64_t microbatches_;
-  host::device_work<float> work_;
-  std::vector<std::vector<int>> orders_; // by stage
-  std::vector<std::vector<part>> stages_;
-  std::vector<float> sum_;
-};
 
 } // namespace gpt

@@ -35,9 +35,10 @@ struct sharded_cut {
 [[nodiscard]] inline sharded_cut
 cut_around(model_size const& size, pp::timetable_view table, int barriers) {
   int const shards = table.over.extents.devices;
-  std::vector<std::int64_t> const lengths(static_cast<std::size_t>(table.over.extents.microbatches),
-                                          size.sequence);
-  return {shards, table.over.extents.stages() - 2 * shards, barriers, cut_for(table, lengths)};
+  return {shards,
+          table.over.extents.stages() - 2 * shards,
+          barriers,
+          cut_for(table, whole_lengths(size, table))};
 }
 
 //! What several shards tell, where kernels find it, too.
@@ -59,7 +60,7 @@ struct told_by_shards {
 template <class Stream>
 struct logits_of_shard {
   float const* logits;
-  byte_range bytes;
+  chunk_range bytes;
   std::uint8_t const* next_bytes;
   std::int64_t tokens;
   Stream on;
@@ -79,13 +80,13 @@ void add_up(float* to, told_by_shards const& from, std::int64_t count, Stream on
 template <class Stream>
 void look_up(float* x,
              float const* table,
-             byte_range bytes,
+             chunk_range bytes,
              std::uint8_t const* text,
              token_rows<Stream> rows) {
   tabulate(x, rows.count(), rows.stream, [=] PIPELINING_HOST_DEVICE(std::int64_t i) {
     std::int64_t const byte = text[i / rows.width];
-    return byte >= bytes.first && byte < bytes.last
-             ? table[(byte - bytes.first) * rows.width + i % rows.width]
+    return byte >= bytes.begin && byte < bytes.end
+             ? table[(byte - bytes.begin) * rows.width + i % rows.width]
              : 0.0F;
   });
 }
@@ -114,7 +115,7 @@ void look_up(float* x,
 template <class Element, class Stream>
 void make_exponentials(Element* to, float const* statistics, logits_of_shard<Stream> const& of) {
   auto const* const logits = of.logits;
-  auto const count = of.bytes.last - of.bytes.first;
+  auto const count = of.bytes.end - of.bytes.begin;
   tabulate(to, of.tokens * count, of.on, [=] PIPELINING_HOST_DEVICE(std::int64_t i) {
     return static_cast<Element>(std::exp(logits[i] - statistics[statistics_width * (i / count)]));
   });
@@ -129,8 +130,8 @@ void next_columns(float* to,
   auto const* const next_bytes = of.next_bytes;
   tabulate(to, rows.count(), rows.stream, [=] PIPELINING_HOST_DEVICE(std::int64_t i) {
     std::int64_t const next = next_bytes[i / rows.width];
-    return next >= bytes.first && next < bytes.last
-             ? columns[(i % rows.width) * (bytes.last - bytes.first) + next - bytes.first]
+    return next >= bytes.begin && next < bytes.end
+             ? columns[(i % rows.width) * (bytes.end - bytes.begin) + next - bytes.begin]
              : 0.0F;
   });
 }
@@ -160,7 +161,7 @@ struct piece_of_model {
   enum class kind : std::uint8_t { rows, layers, columns };
   kind is;
   layer_range held;           //!< rows embed and columns end; layers do neither
-  byte_range bytes{};         //!< of a shard
+  chunk_range bytes{};        //!< of a shard
   bool has_positions = false; //!< the first layers
   bool normalises = false;    //!< the last ones
 
@@ -174,8 +175,8 @@ struct piece_of_model {
       normalises = std::exchange(held.ends, false);
     } else {
       held = {0, 0, is == kind::rows, is == kind::columns};
-      bytes =
-        bytes_of_shard(is == kind::rows ? which : which - cut.shards - cut.stages, cut.shards);
+      auto const shard = is == kind::rows ? which : which - cut.shards - cut.stages;
+      bytes = cut_sequence(vocabulary, cut.shards)[static_cast<std::size_t>(shard)];
     }
   }
   //! Weights that stand before those of the layers.
@@ -184,9 +185,9 @@ struct piece_of_model {
   }
   [[nodiscard]] std::vector<tensor_part> parts(model_size const& size) const {
     if (is == kind::rows)
-      return {bytes_part(size, {bytes.first, bytes.last})};
+      return {bytes_part(size, bytes)};
     if (is == kind::columns)
-      return {out_part(size, {bytes.first, bytes.last})};
+      return {out_part(size, bytes)};
     auto all = parts_of(size, held);
     if (has_positions)
       all.insert(all.begin(), positions_part(size));
@@ -202,7 +203,7 @@ struct columns_kept {
   typename Machine::element* input; //!< [tokens, width]
   typename Machine::number* logits; //!< [tokens, bytes]
 
-  columns_kept(placing& in, tensor_extents const& of, byte_range bytes)
+  columns_kept(placing& in, tensor_extents const& of, chunk_range bytes)
       : input(in.take<typename Machine::element>(of.wide())),
         logits(in.take<typename Machine::number>(of.tokens * bytes.count())) {}
 };
@@ -213,6 +214,12 @@ struct sharded_slot_sizes {
   model_size size;
   sharded_cut cut;
 
+  //! What reports tell of.
+  [[nodiscard]] static std::span<named_pool const> pools() {
+    static constexpr named_pool all[] = {{"activations", pp::slot_class::activation},
+                                         {"logits", pp::slot_class::logits}};
+    return all;
+  }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     piece_of_model const piece(size, cut, maker.stage);
     unit const which{maker.microbatch, maker.chunk};

@@ -101,9 +101,12 @@ public:
     for (int i = 0; i < table_.size(); ++i)
       for (data_use const& use : uses[table_.passes[i]])
         enter(i, uses, use, all);
-    for (std::size_t at = 0; at < all.size(); ++at)
-      if (all[at].maker != -1)
-        append_holds(flow_.data[uses.datum_of(static_cast<int>(at))], all[at], result);
+    int const each = uses.width * uses.unit_count; // instances of a datum on a stage
+    for (int line = 0; line < uses.lines; ++line)  // datum after datum
+      for (int stage = 0; stage < uses.stage_count; ++stage)
+        for (int at = stage * uses.row_size + line * each, end = at + each; at < end; ++at)
+          if (instance const& made = all[static_cast<std::size_t>(at)]; made.maker != -1)
+            append_holds(flow_.data[uses.datum_on[line]], made, result);
     return result;
   }
 

@@ -2,7 +2,9 @@
 // What other threads make is taken in order, whatever the number of threads.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <future>
 #include <stdexcept>
@@ -63,6 +65,33 @@ TEST_CASE("what is taken is the same for any number that is begun ahead") {
     CAPTURE(ahead);
     CHECK(taken_with(ahead) == expected);
   }
+}
+
+TEST_CASE("those that take longest are begun before all others, and taken in their turn") {
+  std::promise<void> begun;
+  std::future<void> const longest = begun.get_future();
+  bool met = false;
+  std::vector<std::size_t> taken;
+  std::size_t const early[] = {17};
+  examples::take_in_order(
+    20,
+    1,
+    [](std::size_t) { return true; },
+    [&](std::size_t i) {
+      if (i == 17)
+        begun.set_value();
+      if (i == 0) // 17 tasks before the turn of the longest
+        met = longest.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+      return i;
+    },
+    [&](std::size_t i, std::future<std::size_t> made) {
+      CHECK(made.get() == i);
+      taken.push_back(i);
+    },
+    early);
+  CHECK(met);
+  CHECK(taken.size() == 20);
+  CHECK(std::is_sorted(taken.begin(), taken.end()));
 }
 
 TEST_CASE("results are made on other threads, or on this one where nothing is begun ahead") {

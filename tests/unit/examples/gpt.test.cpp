@@ -22,8 +22,8 @@ struct sequential {
   step_cut cut;
   host::device_work<Number> work;
   std::vector<host_stage<Number>> stages;
-  std::vector<own_slots> slots;
-  std::vector<std::vector<Number>> between; // activations between stages, then gradients
+  std::vector<std::vector<own_slots>> slots; // of stages, by microbatch
+  std::vector<std::vector<Number>> between;  // activations between stages, then gradients
 
   sequential(model_size const& size, std::int64_t count, step_cut how, std::uint64_t seed = 3)
       : cut(std::move(how)),
@@ -31,26 +31,26 @@ struct sequential {
                 std::vector<Number>(static_cast<std::size_t>(size.sequence * size.width))) {
     for (auto const& layers : cut_layers(size.layers, count)) {
       stages.emplace_back(size, layers, cut, seed, work);
-      slots.emplace_back(cut.microbatches());
+      slots.emplace_back(static_cast<std::size_t>(cut.microbatches()));
     }
   }
 
+  [[nodiscard]] pp::context at(std::size_t s, unit u) {
+    return slots[s][static_cast<std::size_t>(u.microbatch)].at(stages[s], u);
+  }
   void forward(unit u) {
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      stages[s].forward(
-        slots[s].at(stages[s], u), read(message_in(between[s])), message_in(between[s + 1]));
+      stages[s].forward(at(s, u), read(message_in(between[s])), message_in(between[s + 1]));
     }
   }
   void backward(unit u) {
     for (std::size_t s = stages.size(); s-- > 0;) {
-      stages[s].backward(
-        slots[s].at(stages[s], u), read(message_in(between[s + 1])), message_in(between[s]));
+      stages[s].backward(at(s, u), read(message_in(between[s + 1])), message_in(between[s]));
     }
   }
   void backward_in_halves(unit u) {
     for (std::size_t s = stages.size(); s-- > 0;) {
-      stages[s].backward_input(
-        slots[s].at(stages[s], u), read(message_in(between[s + 1])), message_in(between[s]));
+      stages[s].backward_input(at(s, u), read(message_in(between[s + 1])), message_in(between[s]));
     }
   }
   //! One microbatch after the other.
@@ -183,8 +183,8 @@ TEST_CASE("chunks, stages and the split backward leave no trace in the gradients
     }
     for (std::size_t s = 0; s < cut.stages.size(); ++s) {
       for (std::int64_t m = 0; m < 3; ++m) {
-        cut.stages[s].backward_weight(cut.slots[s].at(cut.stages[s], unit{m, 1}));
-        cut.stages[s].backward_weight(cut.slots[s].at(cut.stages[s], unit{m, 0}));
+        cut.stages[s].backward_weight(cut.at(s, {m, 1}));
+        cut.stages[s].backward_weight(cut.at(s, {m, 0}));
       }
     }
     CHECK(cut.stages.back().loss() == loss);

@@ -39,13 +39,19 @@ void check_bits(exchange_schedule const& schedule, pp::pipeline_size at, model_s
     schedule,
     pp::make_timetable(examples::exchange_on_one_device<exchange_schedule>{schedule}, at),
     9);
+  exchanged_pipeline<Policy> on_one(
+    size, schedule, on_one_device(pp::make_timetable(schedule, at)), 9);
   auto const pieces = some_batch(size, at.microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
-    CHECK(model.step(pieces) == alone.step(pieces));
+    double const loss = alone.step(pieces);
+    CHECK(model.step(pieces) == loss);
+    CHECK(on_one.step(pieces) == loss);
+    CHECK(same_bits(gradients_of(on_one), gradients_of(alone)));
     CHECK(same_bits(gradients_of(model), gradients_of(alone)));
     model.update(optimizer, step);
     alone.update(optimizer, step);
+    on_one.update(optimizer, step);
   }
 }
 

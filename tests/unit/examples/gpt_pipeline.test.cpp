@@ -28,6 +28,8 @@
 #include <examples/gpt/host/pipeline.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <tests/support/gpt_bits.hpp>
 #include <utility>
 #include <vector>
@@ -245,19 +247,12 @@ struct spoiled_stage : stage_copies {
   // NOLINTNEXTLINE(google-explicit-constructor): it is the same stage
   spoiled_stage(stage_copies passes) : stage_copies(std::move(passes)) {}
 
-  template <class Visit>
-  void for_each_parameter(Visit visit) {
-    of.front()->for_each_parameter(visit); // there is one copy
-  }
-  void refresh() { of.front()->refresh(); }
-  void join_replicas() {}
-
   void gradients_ready(pp::context const& where) {
     int const step = announced++;
     if (!where.last_stage() || (step != 3 && step != 7 && step != 8)) {
       return;
     }
-    for_each_parameter([step](auto& p) {
+    of.front()->for_each_parameter([step](auto& p) { // there is one copy
       p.gradient.front() = step == 3 ? std::numeric_limits<float>::infinity() : 50.0F;
     });
   }
@@ -371,4 +366,53 @@ TEST_CASE(
   CHECK(weights_of(at_once) == weights_of(afterwards));
   CHECK(afterwards.early_steps().repeated() > 0);
   CHECK(afterwards.plans().dropped() > 0);
+}
+
+namespace {
+
+//! Sizes of slots that count how often plans ask for them.
+struct counting_sizes : slot_sizes {
+  std::shared_ptr<long> asked;
+
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    ++*asked;
+    return slot_sizes::bytes(of, maker);
+  }
+};
+struct counting_slots {
+  host_slots of;
+  std::shared_ptr<long> asked = std::make_shared<long>(0);
+
+  [[nodiscard]] counting_sizes operator()(pp::timetable_view table,
+                                          std::vector<std::int64_t> const& lengths) const {
+    return {of(table, lengths), asked};
+  }
+};
+
+} // namespace
+
+TEST_CASE("with early steps every plan of a size is made once") {
+  auto const table_of = [](std::vector<int> const& counts) {
+    return pp::make_timetable(pp::RaggedSliceV<pp::listed_chunks>{{counts}}, {2, 4}, costs);
+  };
+  counting_slots const slots{{six_layers, clipped_copies::totals_bytes}};
+  auto const asked_by = [&](auto work) {
+    *slots.asked = 0;
+    work();
+    return *slots.asked;
+  };
+  auto const table = table_of({2, 1, 2, 1});
+  auto const lengths = lengths_of(six_layers, table);
+  std::optional<model_on_threads<clipped_copies, plan_maker<counting_slots>>> model;
+  long const once = asked_by([&] { (void)pp::lower_post_validated(table, slots(table, lengths)); });
+  CHECK(once > 0);
+  CHECK(asked_by([&] {
+          model.emplace(table, lengths, plan_maker<counting_slots>{slots, true}, [&](auto& shared) {
+            return make_host_stages(six_layers, table, lengths, 9, shared);
+          });
+        }) == once);
+  auto const other = table_of({1, 3, 1, 1});
+  auto const others = lengths_of(six_layers, other);
+  CHECK(asked_by([&] { model->use(other, others); }) ==
+        asked_by([&] { (void)pp::lower_post_validated(other, slots(other, others)); }));
 }

@@ -14,6 +14,7 @@
 #include <examples/gpt/papers/tensor_stage.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <random>
+#include <tests/support/gpt_tensor.hpp>
 #include <vector>
 
 using namespace gpt;
@@ -44,17 +45,22 @@ template <class Schedule>
 void check_bits(Schedule const& schedule, int devices, int microbatches, std::int64_t shards) {
   auto const table = pp::make_timetable(schedule, {devices, microbatches});
   tensor_pipeline model(six_wide_layers, table, shards, 9);
+  tensor_pipeline on_one(six_wide_layers, on_one_device(table, false), shards, 9);
   tensor_device alone(six_wide_layers, table, shards, 9);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 2; ++step) {
     auto const pieces = some_batch(microbatches, static_cast<std::uint64_t>(step));
-    CHECK(model.step(pieces) == alone.step(pieces));
+    double const loss = alone.step(pieces);
+    CHECK(model.step(pieces) == loss);
+    CHECK(on_one.step(pieces) == loss);
+    CHECK(differences(gradients(on_one), gradients(alone)) == 0);
     auto const got = gradients(model);
     auto const expected = gradients(alone);
     REQUIRE(got.size() == expected.size());
     CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
     model.update(optimizer, step);
     alone.update(optimizer, step);
+    on_one.update(optimizer, step);
   }
 }
 

@@ -17,6 +17,7 @@
 #include <examples/gpt/papers/vocabulary.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <random>
+#include <tests/support/gpt_vocabulary.hpp>
 #include <vector>
 
 using namespace gpt;
@@ -38,22 +39,23 @@ template <int Barriers, class Schedule>
 void check_schedule(Schedule const& schedule, int devices, int microbatches) {
   auto const table =
     pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{schedule}, {devices, microbatches});
-  sharded_pipeline model(eight_layers, table, Barriers, 9);
+  sharded_pipeline model({eight_layers, Barriers}, table, 9);
+  sharded_pipeline on_one({eight_layers, Barriers}, on_one_device(table), 9);
   sharded_device alone(eight_layers, cut_around(eight_layers, table, Barriers), 9);
   auto const pieces = batch_of(microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
-    CHECK(model.step(pieces) == alone.step(pieces));
+    double const loss = alone.step(pieces);
+    CHECK(model.step(pieces) == loss);
+    CHECK(on_one.step(pieces) == loss);
+    CHECK(differences(gradients_of(on_one), gradients_of(alone)) == 0);
     auto const got = gradients_of(model);
     auto const expected = gradients_of(alone);
     REQUIRE(got.size() == expected.size());
     CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
-    for (auto& each : model.stages()) {
-      each.update(optimizer, step);
-    }
-    for (auto& each : alone.stages()) {
-      each.update(optimizer, step);
-    }
+    model.update(optimizer, step);
+    on_one.update(optimizer, step);
+    alone.update(optimizer, step);
   }
 }
 

@@ -455,6 +455,10 @@ candidates evaluate_all(choose_command const& asked) {
   candidates result;
   std::vector<choose_start> starts;
   made_orders& orders = *result.orders;
+  std::vector<std::size_t> longest; // a layer is a stage of it, and a device has a chunk
+  for (std::size_t i = 0; i < trials.size(); ++i)
+    if (trials[i].choice.adapted == adapter::attention_exchange)
+      longest.push_back(i);
   std::string best; // an answer before the end
   progress_line line(HUGE_VAL, 0.4);
   take_in_order(
@@ -483,7 +487,8 @@ candidates evaluate_all(choose_command const& asked) {
       } catch (std::invalid_argument const& error) {
         result.refused.push_back(label + ": " + error.what());
       }
-    });
+    },
+    longest);
   if (!asked.lengths.empty())
     add_groups(asked, line, result);
   if (shows_few(asked))

@@ -66,7 +66,7 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
     widest = std::max(widest, each.weights + each.gradients);
   set_messages(asked, static_cast<double>(widest), cost);
   any_cost const by_groups = cost_by_groups(cost);
-  pp::dynamic_timetable table = make_named_timetable(choice, by_groups);
+  pp::dynamic_timetable table = make_named_timetable(choice, by_groups, nullptr, false);
   take_times(asked, table, by_groups, cost_by_groups(cost.without_exchanges()), one);
   group_sizes const sizes{bytes};
   pp::plan const work = pp::lower<pp::communicators::per_pair>(table, sizes);
@@ -163,7 +163,7 @@ evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) 
       on_host += static_cast<double>(of.message) * asked.microbatches;
   }
   one.host_gigabytes = on_host / asked.devices / 1e9;
-  pp::dynamic_timetable table = make_named_timetable(choice, cost);
+  pp::dynamic_timetable table = make_named_timetable(choice, cost, nullptr, false);
   take_times(asked, table, cost, cost.without_exchanges(), one);
   one.gigabytes = gigabytes_of(table, bytes, *choice.forward_stages);
   return {std::move(one), std::move(table), {}};
@@ -284,7 +284,7 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
     resident[static_cast<std::size_t>(part.layer % asked.devices)] += held.resident;
   }
   set_messages(asked, 2 * of.query + of.statistics, cost);
-  pp::dynamic_timetable table = make_named_timetable(choice, cost);
+  pp::dynamic_timetable table = make_named_timetable(choice, cost, nullptr, false);
   take_times(asked, table, cost, cost.without_exchanges(), one);
   for (int device = 0; device < asked.devices; ++device) {
     double const peak =

@@ -25,6 +25,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,30 +33,21 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The word of a kind of training, and the words of a layer in its place, in their order.
-struct words_of_layer {
+//! The word of a kind of training, and the letters of a layer's kinds in its place, in their order.
+struct letters_of_layer {
   char const* of;
-  char const* kinds[6]{};
+  std::string_view kinds;
 };
-inline constexpr words_of_layer all_words_of_layers[] = {
-  {"forward", {"attention", "dispatch", "experts", "combine"}},
-  {"checkpointed_forward",
-   {"checkpointed attention", "checkpointed dispatch", "checkpointed experts", "combine"}},
-  {"offloaded_forward",
-   {"offloaded attention", "checkpointed dispatch", "offloaded experts", "combine"}},
-  {"recompute", {"attention again", "dispatch again", "experts again"}},
-  {"backward",
-   {"combine back",
-    "experts back",
-    "expert gradients",
-    "dispatch back",
-    "attention back",
-    "attention gradients"}},
-  {"backward_input", {"combine back", "experts back", "dispatch back", "attention back"}},
-  {"backward_weight", {"expert gradients", "attention gradients"}},
-  {"copy_out", {"attention out", "experts out"}},
-  {"copy_in", {"experts in", "attention in"}},
-  {"copy_request", {"copy request"}}};
+inline constexpr letters_of_layer all_letters_of_layers[] = {{"forward", "ADEC"},
+                                                             {"checkpointed_forward", "FGHC"},
+                                                             {"offloaded_forward", "XGZC"},
+                                                             {"recompute", "RST"},
+                                                             {"backward", "KMWJBV"},
+                                                             {"backward_input", "KMJB"},
+                                                             {"backward_weight", "WV"},
+                                                             {"copy_out", "OP"},
+                                                             {"copy_in", "NL"},
+                                                             {"copy_request", "Q"}};
 
 //! Kinds of a layer in the place of a pass of training, in their order.
 struct layer_kinds {
@@ -64,12 +56,12 @@ struct layer_kinds {
 };
 inline constexpr auto all_kinds_of_layers = [] {
   std::array<layer_kinds, flow::most_kinds> result{};
-  for (words_of_layer const& each : all_words_of_layers) {
+  for (letters_of_layer const& each : all_letters_of_layers) {
     pass_kind const of = kinds_of_training.kind_named(flow_word::of(each.of));
     layer_kinds& list = result[static_cast<std::size_t>(of)];
-    for (char const* const word : each.kinds)
-      if (word != nullptr)
-        list.kinds[list.count++] = frugal_expert_training.kind_named(flow_word::of(word));
+    for (char const letter : each.kinds)
+      list.kinds[list.count++] = static_cast<pass_kind>(
+        std::ranges::find(expert_kinds, letter, &kind_of_pass::letter) - expert_kinds.begin());
   }
   for (int of = first_of_shards; of < kinds_of_training.kind_count; ++of) {
     auto const later = static_cast<pass_kind>(of + shards_later);
@@ -337,16 +329,16 @@ with_experts(timetable_view table, std::span<int const> layers, bool pairs = tru
       (over.edges != nullptr && !over.declared->reads_in_groups))
     throw std::invalid_argument("with_experts: experts need a plain chain, with one copy of every "
                                 "stage, whole sequences and nothing frozen");
-  if (layers.size() != static_cast<std::size_t>(extents.stages()))
-    throw std::invalid_argument("with_experts: give at least one layer for every stage");
+  bool fits = layers.size() == static_cast<std::size_t>(extents.stages());
   std::vector<int> first_layers{0};
-  for (int stage = 0; stage < extents.stages(); ++stage) {
+  for (int stage = 0; fits && stage < extents.stages(); ++stage) {
     int const count = layers[static_cast<std::size_t>(stage)];
-    if (count < 1 || (over.in_group(stage) && count > 1))
-      throw std::invalid_argument(
-        "with_experts: give at least one layer for every stage, and 1 for a shard");
+    fits = count == 1 || (count > 1 && !over.in_group(stage));
     first_layers.push_back(first_layers.back() + count);
   }
+  if (!fits)
+    throw std::invalid_argument(
+      "with_experts: give at least one layer for every stage, and 1 for a shard");
   device_orders result{detail::pipeline_of_layers(over, first_layers), {}, {0}};
   std::vector<int> const entries = detail::entries_of(table);
   flow const& declared = result.over.declared;

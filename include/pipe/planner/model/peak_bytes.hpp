@@ -10,6 +10,8 @@
 #include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
+
 namespace pipelining::inline v0_3 {
 
 //! @brief The most bytes that a device holds at once in a pool of slots, as the flow says which
@@ -30,15 +32,22 @@ peak_slot_bytes(timetable_view table, int device, slot_class of, auto const& byt
 //! @param bytes_of `bytes_of(pass)`: the input of the unit and stage of this pass.
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] double peak_kept_input_bytes(timetable_view table, int device, auto const& bytes_of) {
+  flow const& declared = *table.over.declared;
+  int change[flow::most_kinds]{};
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    if (detail::is_checkpointed(declared, static_cast<pass_kind>(kind)))
+      change[kind] = 1;
+    else if (declared.kinds[kind].calls == stage_call::recompute)
+      change[kind] = -1;
+  if (std::count(change, change + flow::most_kinds, 1) == 0)
+    return 0;
   double held = 0;
   double peak = 0;
-  for (pass const& what : table.row(device)) {
-    if (detail::is_checkpointed(*table.over.declared, what.kind))
-      held += static_cast<double>(bytes_of(what));
-    peak = held > peak ? held : peak;
-    if ((*table.over.declared)[what.kind].calls == stage_call::recompute)
-      held -= static_cast<double>(bytes_of(what));
-  }
+  for (pass const& what : table.row(device))
+    if (int const by = change[static_cast<int>(what.kind)]; by != 0) {
+      held += by * static_cast<double>(bytes_of(what));
+      peak = held > peak ? held : peak;
+    }
   return peak;
 }
 
