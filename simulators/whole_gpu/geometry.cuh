@@ -151,9 +151,7 @@ void walk_forward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();
-  out.next_asked = splits > 1             ? handover::early
-                   : shape::outputs_apart ? handover::overlapped
-                                          : handover::late;
+  out.next_asked = splits == 1 && shape::outputs_apart ? handover::overlapped : handover::early;
   out.key_parts = splits;
   out.heads_together = order.heads;
   out.next = [=, blocks = out.blocks](int block, int last) {
@@ -203,7 +201,22 @@ inline void count_last_visits(work& out) {
   }
 }
 
-//! Steps that a block of backward visits, of all heads of its piece in turn, as copy_for_keys does
+//! The steps of a piece that some of its heads see, as find_steps narrows them.
+template <class Shape, class Call>
+at::position_range steps_of_heads(Call const& c, int steps, at::detail::key_work const& work) {
+  at::position_range all{work.end, work.begin};
+  for (int head = work.head; head < work.heads; ++head) {
+    auto const seen =
+      at::detail::steps_seen<Shape>(c, steps, work.batch, head, work.first / Shape::keys);
+    if (seen.begin < seen.end) {
+      all = {std::min(all.begin, std::max(seen.begin, work.begin)),
+             std::max(all.end, std::min(seen.end, work.end))};
+    }
+  }
+  return all;
+}
+
+//! Steps that a block of backward visits, of all heads of its piece in turn, as bring_steps does
 //! it.
 template <class Shape, class Call>
 void visit_steps(Call const& c,
@@ -234,11 +247,11 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   at::detail::backward_call<__nv_bfloat16, Mask, at::plain> const call{p, {}, {}, m, {}, 1};
   int const tiles = static_cast<int>((c.keys + shape::keys - 1) / shape::keys);
   auto const streams = static_cast<int>(c.batch * c.key_heads);
-  auto const blocks = static_cast<int>(sums.blocks(p, shape::keys, at::kernel_family::hopper));
-  for (int n = 0; n < blocks; ++n) {
+  auto const count = static_cast<int>(sums.blocks(p, shape::keys, at::kernel_family::hopper));
+  for (int n = 0; n < count; ++n) {
     auto const piece = at::detail::work_of_piece<shape::keys>(p, sums, n);
-    auto const seen = at::detail::steps_of_heads<shape>(call, sums.steps, piece);
-    if (sums.cut > 0 && seen.begin >= seen.end) {
+    auto const seen = steps_of_heads<shape>(call, sums.steps, piece);
+    if (seen.begin >= seen.end) {
       continue; // passed on by the block that takes the next one
     }
     auto const begin = static_cast<std::int64_t>(out.visits.size());
@@ -256,16 +269,16 @@ void walk_backward(call const& c, gpu const& on, Mask const& m, work& out) {
   out.own_objects = out.result_objects = streams * tiles;
   out.adds_results = true;
   out.result_slices = at::detail::query_sums::slices;
-  out.blocks = blocks;
+  out.blocks = static_cast<int>(at::detail::blocks_of_pieces(count, true, on.multiprocessors));
   out.stages = shape::stages;
   out.shared_bytes = shape::shared_bytes;
   out.resident = resident_of<shape>();
   out.group_parts = sums.parts;
   out.step_cut = sums.cut;
   out.heads_together = sums.section;
-  // Blocks start in the order of their numbers, and tickets are given in that order.
-  auto const pieces = static_cast<int>(out.pieces.size()); // one each, as far as there are
-  out.next = [=](int block, int last) { return last < 0 ? block : pieces; };
+  out.brings_early = true;
+  auto const taken = std::make_shared<std::uint32_t>(0);
+  out.next = [taken](int, int) { return static_cast<int>((*taken)++); };
   out.starts_at_0 = !at::detail::takes_turns<Order, Mask>;
   if (!out.starts_at_0) {
     keep_order(out);

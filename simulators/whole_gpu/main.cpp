@@ -132,6 +132,11 @@ std::int64_t around(constants const& k, question const& q, work const& w) {
 //! The library's work when the reports were made.
 void undo_changes(work& w) {
   w.next_asked = handover::late;
+  if (w.brings_early) { // each piece had a block
+    w.brings_early = false;
+    w.blocks = static_cast<int>(w.pieces.size());
+    w.next = [count = w.blocks](int block, int last) { return last < 0 ? block : count; };
+  }
   w.starts_at_0 = true;
   w.is_rounded = false;
   for (auto& v : w.visits) {
@@ -162,11 +167,11 @@ void answer(constants const& k, question const& q) {
   std::cout << R"({"name": ")" << q.of.name << R"(", "key_parts": )" << w.key_parts
             << R"(, "group_parts": )" << w.group_parts << R"(, "step_cut": )" << w.step_cut
             << R"(, "heads_together": )" << w.heads_together << R"(, "blocks": )" << w.blocks
-            << R"(, "starts_at_0": )" << w.starts_at_0 << R"(, "is_rounded": )" << w.is_rounded << R"(, "next_asked": )"
-            << static_cast<int>(w.next_asked) << R"(, "resident": )" << w.resident
-            << R"(, "shared_bytes": )" << w.shared_bytes << R"(, "pieces": )" << pieces
-            << R"(, "tiles": )" << visits << R"(, "asked": )" << w.asked << R"(, "rounds": )"
-            << (pieces + slots - 1) / slots << R"(, "busiest": )" << o.busiest
+            << R"(, "starts_at_0": )" << w.starts_at_0 << R"(, "is_rounded": )" << w.is_rounded
+            << R"(, "next_asked": )" << static_cast<int>(w.next_asked) << R"(, "resident": )"
+            << w.resident << R"(, "shared_bytes": )" << w.shared_bytes << R"(, "pieces": )"
+            << pieces << R"(, "tiles": )" << visits << R"(, "asked": )" << w.asked
+            << R"(, "rounds": )" << (pieces + slots - 1) / slots << R"(, "busiest": )" << o.busiest
             << R"(, "fullness": )" << (o.busiest == 0 ? 0 : visits * 1000 / (slots * o.busiest))
             << R"(, "memory_kib": )" << o.memory_bytes / 1024 << R"(, "nanoseconds": )"
             << time / 1000 << R"(, "tflops": )" << flops / static_cast<double>(time) << "}\n";

@@ -60,7 +60,7 @@ struct slot {
   int block = -1;
   int piece = -1;
   std::int64_t position = 0; // the next visit
-  std::int64_t begun = 0;    // the piece
+  std::int64_t begun = 0;    // when the piece was asked for
   std::int64_t pending = 0;  // when a visit or piece would be over that waits for another
   std::int64_t visits = 0;   // of all blocks
   bool has_own = false;      // what the piece reads once was asked for
@@ -153,19 +153,21 @@ private:
       auto& at = slots_[static_cast<std::size_t>(n)];
       at.block = started_++;
       at.piece = -1;
-      if (next_piece(n, now + s_.start)) {
+      if (next_piece(n, now + s_.start, now + s_.start)) {
         return;
       }
     }
   }
 
-  bool next_piece(int n, std::int64_t now) {
+  //! @param asked when what the piece reads can be
+  bool next_piece(int n, std::int64_t now, std::int64_t asked) {
     auto& at = slots_[static_cast<std::size_t>(n)];
     at.piece = w_.next(at.block, at.piece);
     if (at.piece >= static_cast<int>(w_.pieces.size())) {
       return false;
     }
     at.has_own = false;
+    at.begun = asked;
     events_.emplace(now, n);
     return true;
   }
@@ -174,9 +176,8 @@ private:
     auto& at = slots_[static_cast<std::size_t>(n)];
     at.has_own = true;
     at.position = piece_of(at).begin;
-    at.begun = now;
     auto const own = 2 * std::int64_t{w_.visited_objects} + piece_of(at).own;
-    events_.emplace(bring(now, own, w_.bytes.own, usage::read), n);
+    events_.emplace(std::max(now, bring(at.begun, own, w_.bytes.own, usage::read)), n);
   }
 
   void begin_visit(int n, std::int64_t now) {
@@ -272,7 +273,8 @@ private:
     if (int const waiter = part_waiter_[static_cast<std::size_t>(at.piece)]; waiter >= 0) {
       events_.emplace(now, waiter);
     }
-    if (!next_piece(n, done + s_.between)) {
+    auto const next = done + s_.between;
+    if (!next_piece(n, next, w_.brings_early ? now : next)) {
       start_block(n, done);
     }
   }

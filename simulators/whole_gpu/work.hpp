@@ -78,8 +78,10 @@ struct work {
   std::int32_t result_objects = 0;      //!< as many are numbered in piece::result
   bool adds_results = false;            //!< results are added to memory, not written
   handover next_asked = handover::late; //!< of forward
-  bool starts_at_0 = true;              //!< sums do; else some visits clear them
-  bool is_rounded = false;              //!< pieces round sums, no kernel after them
+  //! A block brings what its next piece reads while results leave.
+  bool brings_early = false;
+  bool starts_at_0 = true; //!< sums do; else some visits clear them
+  bool is_rounded = false; //!< pieces round sums, no kernel after them
   //! Slices of a result: a piece adds each after the piece before has added the same one.
   int result_slices = 1;
   int blocks = 0;         //!< of the launch

@@ -63,8 +63,8 @@ def constant(name):
 
 def least_time(table, way, of):
     """Nanoseconds that a call takes at least, whoever does which piece when: the passes of its loop, spread evenly, and what
-    pieces add. A tile of keys in backward has a block, which starts and ends and rounds. A tile of queries in forward ends,
-    and without a place for its outputs alone the next one waits as FlashAttention-3's. Nothing waits for memory or a block."""
+    pieces add. Blocks start once. A tile of keys in backward ends and rounds. A tile of queries in forward ends, and without a
+    place for its outputs alone the next one waits as FlashAttention-3's. Nothing waits for memory or a block."""
     dim, batch, heads, key_heads, queries, keys = map(int, of.split()[:6])
     multiprocessors, cycle = constant("multiprocessors"), 1e6 / constant("h100.kilohertz")
     nothing = ("own.forward.start", "own.forward.between", "peer.forward.between", "own.forward.end", "own.backward.start",
@@ -82,7 +82,7 @@ def least_time(table, way, of):
     rounding = 3 / 4 * numbers / (batch * key_heads * keys * dim)  # 6 bytes of each, next to 8 of each of dK and dV
     ends = (1 + rounding) * constant("own.backward.end")
     return (time + constant("other_kernel") / 1000 + numbers * 4e3 / constant("h100.memory_rate")
-            + cycle * tiles / multiprocessors * (constant("own.backward.start") + ends))
+            + cycle * (constant("own.backward.start") + tiles / multiprocessors * ends))
 
 
 def missed(program):

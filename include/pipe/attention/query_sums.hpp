@@ -42,8 +42,10 @@ struct query_sums {
   std::int32_t parts = 1;          //!< the heads of a group are cut into so many, for a block each
   std::int32_t section = 1;        //!< key heads, of all sequences, that are worked on together
   std::int32_t cut = 0;            //!< steps of a piece of work at most; 0: all that there are
+  std::int32_t ranges = 1;         //!< of steps, for a piece each
   //! Tiles of keys of a head in such pieces; those after them have one for each query head.
   std::int32_t cut_tiles = 0x7fffffff;
+  std::int32_t pieces = 0; //!< of work, where blocks stay until none is left
   bool starts_at_0 = true; //!< sums do; else whoever adds to a step first clears it
   bool is_rounded = false; //!< whoever adds to a step last writes its dQ, no kernel after it
 
@@ -65,13 +67,14 @@ struct query_sums {
                                                                                int keys = 64) {
     return p.batch * p.key_heads * ((p.key_length + keys - 1) / keys);
   }
-  //! Ranges of so many steps as a piece of work has, the earliest of which may have fewer.
-  [[nodiscard]] PIPELINING_HOST_DEVICE constexpr std::int32_t ranges() const {
-    return cut == 0 ? 1 : (steps + cut - 1) / cut;
+  //! Cuts pieces of work to so many steps, the earliest to fewer; 0: not.
+  constexpr void cut_to(std::int32_t most) {
+    cut = most;
+    ranges = most == 0 ? 1 : (steps + most - 1) / most;
   }
   //! Whether a tile has several pieces of work.
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool has_parts() const {
-    return parts * ranges() > 1 || cut_tiles < 0x7fffffff;
+    return parts * ranges > 1 || cut_tiles < 0x7fffffff;
   }
   //! Blocks of a backward kernel. @param keys of a tile
   [[nodiscard]] constexpr std::int64_t
@@ -79,7 +82,7 @@ struct query_sums {
     auto const tiles = (p.key_length + keys - 1) / keys;
     auto const in_parts = tiles < cut_tiles ? tiles : cut_tiles;
     return p.batch * p.key_heads * halves(family, p.head_dim) *
-           (in_parts * parts * ranges() + (tiles - in_parts) * p.group());
+           (in_parts * parts * ranges + (tiles - in_parts) * p.group());
   }
   //! Numbers of 4 bytes that it takes.
   [[nodiscard]] static constexpr std::int64_t scratch(parameters const& p, kernel_family family) {

@@ -157,6 +157,7 @@ void start_on_hopper(parameters const& p,
   share_work(sums, p, Order, {shape::keys, shape::step}, multiprocessors, memory.gpu().l2_bytes);
   sums.starts_at_0 = !takes_turns<Order, Mask>;
   sums.is_rounded = rounds_sums(p, m);
+  sums.pieces = static_cast<std::int32_t>(sums.blocks(p, shape::keys, kernel_family::hopper));
   void const* const some = t.query.data;
   // Before any launch, since they may refuse.
   hopper_backward_maps const maps{
@@ -165,11 +166,12 @@ void start_on_hopper(parameters const& p,
     map_of(memory, "query", t.query, shape::step, some),
     map_of(memory, "output gradient", t.output_gradient, shape::step, some)};
   launch_backward<Built, kernel_family::hopper, Dim>(
-    memory, call, sums, shape::keys, stream, [&](unsigned blocks) {
+    memory, call, sums, shape::keys, stream, [&](unsigned pieces) {
+      auto const blocks = blocks_of_pieces(pieces, true, multiprocessors);
       launch(memory,
              backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>,
              maps,
-             {blocks},
+             {static_cast<unsigned>(blocks)},
              shape::threads,
              shape::shared_bytes,
              stream,

@@ -106,7 +106,7 @@ template <class Suffices>
 constexpr void cut_steps(query_sums& sums, parameters const& p, std::int64_t steps) {
   auto const heads = p.group() / sums.parts;
   auto const cut = (steps + heads - 1) / heads;
-  sums.cut = cut < sums.steps ? static_cast<std::int32_t>(cut) : 0;
+  sums.cut_to(cut < sums.steps ? static_cast<std::int32_t>(cut) : 0);
 }
 
 //! Shares a chunk of few heads, many to a key head: large pieces, and then one for each head of a

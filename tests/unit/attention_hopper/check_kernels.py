@@ -28,7 +28,7 @@ def forward(dim, keys, consumers=2, value=0):
     ends = 3 if dim in (64, 128) or (dim, keys) == (192, 64) else 1
     return {"wgmma.mma_async": 2 * dim // 16 + 2 * keys // 16 * max(1, value // 128), "wgmma.fence": 3, "wgmma.commit_group": 4,
             "wgmma.wait_group": 5, LOADS: (consumers + 1) * copies + stores, STORES: ends * stores,
-            "fence.proxy.async": ends, "stmatrix": ends * value // 16, "atom.": 1}  # of the count of pieces
+            "fence.proxy.async": ends, "stmatrix": ends * 4 * -(-value // 64), "atom.": 1}  # of the count of pieces
 
 
 def backward(dim, is_ordered=True, is_band=True):
@@ -36,11 +36,11 @@ def backward(dim, is_ordered=True, is_band=True):
     copies = 2 if dim % 64 else 1  # of a tile: panels, where heads are not whole ones
     return {"wgmma.mma_async": 2 * (parts * (2 * dim // 16 + 2 * 64 // 16) + 128 // 16), "wgmma.fence": 6 * parts + 1,
             "wgmma.commit_group": 8 * parts + 2, "wgmma.wait_group": 4 * parts + 5, LOADS: 6 * copies, STORES: 0,
-            "fence.proxy.async": 2, "stmatrix": 8 * parts, "bar.sync 7": 2 + SLICES * is_ordered + is_band * (2 - is_ordered),  # the last: before dQ is rounded
+            "fence.proxy.async": 2, "stmatrix": 8 * parts, "bar.sync 7": 4 + SLICES * is_ordered + is_band * (2 - is_ordered),  # two where a piece begins; the last: before dQ is rounded
             "red.relaxed.gpu.global.add.v4.f32": 16,
-            "red.relaxed.gpu.global.add.v2.f32": dim // 2, "ld.acquire.gpu": 1 + 2 * SLICES if is_ordered else 2,  # of dQ, of pieces, of those passed on; or of the first and of all
+            "red.relaxed.gpu.global.add.v2.f32": dim // 2, "ld.acquire.gpu": 2 + SLICES if is_ordered else 2,  # of dQ, of those passed on, of pieces; or of the first and of all
             "red.release.gpu": 0 if is_ordered else 4,  # of the first tile; of each step, and of the last stages
-            "st.release.gpu": (1 + 2 * SLICES) * is_ordered, "atom.": 2}  # of the ticket: the first piece, and the next where it has no step
+            "st.release.gpu": (2 + SLICES) * is_ordered, "atom.": 1}  # of the ticket
 
 
 def wide_backward(is_ordered=True):
@@ -53,9 +53,9 @@ def wide_backward(is_ordered=True):
 def latent_backward(is_ordered=True):
     both = 2 * (192 // 16 + 128 // 16 + 2 * 64 // 16) + 64 // 16  # logits, dO . V, dQ and dK; dV
     return {**wide_backward(is_ordered), "wgmma.mma_async": 2 * both, "wgmma.fence": 10, "wgmma.commit_group": 18,
-            "wgmma.wait_group": 20, "fence.proxy.async": 4, "stmatrix": 16, "bar.sync 7": 2 * (2 + SLICES * is_ordered + 2 - is_ordered),
-            "red.relaxed.gpu.global.add.v4.f32": 48, "red.relaxed.gpu.global.add.v2.f32": 80, "ld.acquire.gpu": 1 + 3 * SLICES if is_ordered else 3,
-            "st.release.gpu": (1 + 3 * SLICES) * is_ordered}
+            "wgmma.wait_group": 20, "fence.proxy.async": 4, "stmatrix": 16, "bar.sync 7": 2 * (4 + SLICES * is_ordered + 2 - is_ordered),
+            "red.relaxed.gpu.global.add.v4.f32": 48, "red.relaxed.gpu.global.add.v2.f32": 80, "ld.acquire.gpu": 2 + 2 * SLICES if is_ordered else 3,
+            "st.release.gpu": (2 + 2 * SLICES) * is_ordered}
 
 
 COUNTS = {

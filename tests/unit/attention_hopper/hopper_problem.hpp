@@ -65,7 +65,7 @@ struct shape {
     auto const row = [](std::int64_t dim) { return (dim + 63) / 64 * 128; };
     auto const output = 64 * consumers * row(p.dim_of_values());
     auto const rest = (64 * consumers + stages * keys) * row(p.head_dim) +
-                      stages * keys * row(p.dim_of_values()) + 8 * (2 + 4 * stages) + 4 * stages +
+                      stages * keys * row(p.dim_of_values()) + 8 * (3 + 4 * stages) + 4 * stages +
                       4 * 10;
     // Outputs of whole panels have a place of their own where there is room.
     bool const apart = p.dim_of_values() % 64 == 0 && rest + output <= 227 * 1024;
@@ -86,7 +86,7 @@ struct backward_shape {
     auto const of_step = step(dim) * rows + 2 * step(dim) * 4;
     return static_cast<unsigned>(keys(dim) * rows + stages * of_step +
                                  2 * gradients * keys(dim) * step(dim) * 2 + 8 * (3 + 3 * stages) +
-                                 16 * stages + 36);
+                                 20 * stages + 2 * 40);
   }
 };
 
@@ -100,6 +100,7 @@ struct machine {
   std::int32_t parts = 1;     // of the heads of a group, in backward
   std::int32_t cut = 0;       // steps of a piece of work there; 0: all
   std::int32_t cut_tiles = at::detail::query_sums{}.cut_tiles;
+  unsigned blocks = 3;     // of backward, which stay
   std::vector<float> sums; // of dQ, after the last backward: it rounds away in which order they are
 
   //! Blocks take pieces one by one; where `blocks` is 0 there is one for each piece.
@@ -155,7 +156,7 @@ struct machine {
       how,
       sums,
       &all,
-      {parts, section, cut, cut_tiles});
+      {parts, section, cut, cut_tiles, blocks});
   }
 };
 

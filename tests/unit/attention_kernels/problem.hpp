@@ -408,8 +408,10 @@ inline std::pair<unsigned, unsigned> finishing_of(std::int64_t numbers) {
 }
 
 //! How blocks share the work of a backward call, as query_sums has it; a section of 0: all heads.
+//! At most so many blocks, which stay; 0: one for each piece, as in the portable kernels.
 struct backward_shares {
   std::int32_t parts = 1, section = 0, cut = 0, cut_tiles = at::detail::query_sums{}.cut_tiles;
+  unsigned blocks = 0;
 };
 
 //! Launches backward: the kernels before and after the sums have the names without "_free".
@@ -433,7 +435,7 @@ ptx::result launch_backward(ptx::memory& where,
   where.add(scratch.data(), scratch.size() * 4);
   auto of_call = at::detail::query_sums::in(scratch.data(), p, family);
   of_call.parts = shares.parts;
-  of_call.cut = shares.cut;
+  of_call.cut_to(shares.cut);
   of_call.cut_tiles = shares.cut_tiles;
   bool const is_free = name.find("_free") != std::string::npos;
   bool const takes_turns = !is_free || at::band_mask<decltype(call.m)>;
@@ -445,6 +447,8 @@ ptx::result launch_backward(ptx::memory& where,
   std::vector<void*> arguments{&argument, &of_call};
   auto const steps = static_cast<unsigned>(p.batch * p.heads * of_call.steps);
   auto const pieces = static_cast<unsigned>(of_call.blocks(p, tile.keys, family));
+  auto const blocks = shares.blocks == 0 ? pieces : std::min(pieces, shares.blocks);
+  of_call.pieces = static_cast<std::int32_t>(pieces);
   auto const rounding = finishing_of(at::detail::queries_of_step(family, p.head_dim) * p.head_dim);
   auto const plain = name.substr(0, name.find("_free"));
   auto result = ptx::launch(code, "start_sums_" + plain, {steps}, {128}, 0, arguments.data(), how);
@@ -454,7 +458,7 @@ ptx::result launch_backward(ptx::memory& where,
       of_kernel.insert(of_kernel.begin(), maps);
     }
     result = ptx::launch(
-      code, "backward_" + name, {pieces}, {tile.threads}, tile.shared, of_kernel.data(), how);
+      code, "backward_" + name, {blocks}, {tile.threads}, tile.shared, of_kernel.data(), how);
   }
   auto const kernel = result;
   if (result.clean() && !of_call.is_rounded) {

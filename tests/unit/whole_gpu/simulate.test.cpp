@@ -121,6 +121,26 @@ TEST_CASE("whole GPU: a block that starts late finds pieces taken, or does the s
   CHECK(simulate(held, 3, fast()).busiest == 4); // two shares of two
 }
 
+TEST_CASE("whole GPU: what the next piece reads comes while results leave, or after them") {
+  auto w = handed_out({1, 1}, 1);
+  w.own_objects = 2;
+  w.pieces[1].own = 1;
+  w.bytes.own = 2;
+  auto s = fast();
+  s.memory_rate = 1'000'000; // a byte takes a picosecond
+  CHECK(simulate(w, 1, s).picoseconds == 7 + 2 + 100 + 3 + 5 + 2 + 100 + 3);
+  auto const early = [](std::int64_t bytes) {
+    auto of = handed_out({1, 1}, 1);
+    of.own_objects = 2;
+    of.pieces[1].own = 1;
+    of.bytes.own = bytes;
+    of.brings_early = true;
+    return of;
+  };
+  CHECK(simulate(early(2), 1, s).picoseconds == 7 + 2 + 100 + 3 + 5 + 100 + 3);
+  CHECK(simulate(early(10), 1, s).picoseconds == 7 + 10 + 100 + 10 + 100 + 3); // longer than both
+}
+
 TEST_CASE("whole GPU: sums in a kept order wait, and so do parts") {
   auto w = handed_out({1, 1}, 2);
   w.visits[1].before = 0;

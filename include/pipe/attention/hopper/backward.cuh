@@ -5,6 +5,9 @@
 //! @brief Backward kernel for sm_90a: one warp copies tiles, two warpgroups multiply them, one warp
 //! brings what is known of the queries, one keeps the order of dQ.
 //!
+//! Blocks stay: each takes the next piece of work until none is left, and brings its tiles while
+//! the gradients of the piece before leave.
+//!
 //! A block keeps 128 keys of one head with their values and visits the queries of all heads of the
 //! group, step by step, or of a part of heads and steps where blocks are few, and adds what its
 //! keys get to the running gradients once. Products are transposed: rows are keys, so weights never
@@ -155,9 +158,8 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
                                              query_sums const& sums,
                                              unsigned char* shared) {
   using shape = hopper_backward_shape<Dim>;
-  run_roles<shape>(
+  run_roles<shape, Order == query_order::kept>(
     shared,
-    [&] { return take_work<shape, Order>(c, sums); },
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
       copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
     },

@@ -51,7 +51,7 @@ struct hopper_backward_shape {
   static constexpr int places = is_wide ? 2 : parts;
   static constexpr int number_bytes = 2 * step * 4; //!< of a stage: two floats per query
   //! Bytes of the barriers, and of the numbers about stages.
-  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 16 * stages + 36;
+  static constexpr int barrier_bytes = 8 * (3 + 3 * stages) + 20 * stages + 2 * 40;
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes =
     own_bytes + stages * (stage_bytes + number_bytes) + 2 * places * gradient_bytes + barrier_bytes;
@@ -121,7 +121,8 @@ struct backward_memory {
   __device__ std::uint32_t empty(int stage) const { return barrier(3 + Shape::stages + stage); }
   //! The barrier after which the slot of a stage can be read; the tiles may still be on their way.
   __device__ std::uint32_t told(int stage) const { return barrier(3 + 2 * Shape::stages + stage); }
-  //! The step in a stage: 2 * step, + 1 where every pair has to be asked; or no_more_tiles.
+  //! The step in a stage: 2 * step, + 1 where every pair has to be asked; or no_more_tiles, or
+  //! no_more_pieces.
   __device__ std::uint32_t slot(int stage) const {
     return barrier(3 + 3 * Shape::stages) + 4 * stage;
   }
@@ -131,12 +132,28 @@ struct backward_memory {
   __device__ std::uint32_t sums(int stage) const { return head(Shape::stages) + 4 * stage; }
   //! The tile of keys after which this block adds, as query_sums::after has it.
   __device__ std::uint32_t after(int stage) const { return sums(Shape::stages) + 4 * stage; }
-  //! The block's work: nine numbers.
-  __device__ std::uint32_t work() const { return after(Shape::stages); }
-  //! Steps of the work, and heads: the first one, and one after the last.
-  __device__ std::uint32_t steps(int end) const { return work() + 20 + 4 * end; }
-  __device__ std::uint32_t heads(int end) const { return work() + 28 + 4 * end; }
+  //! The tile of keys that meets it.
+  __device__ std::uint32_t tile(int stage) const { return after(Shape::stages) + 4 * stage; }
+  //! The piece of work whose steps are brought: ten numbers.
+  __device__ std::uint32_t told_work() const { return tile(Shape::stages); }
+  //! The one that consumers do, which copy it once they begin.
+  __device__ std::uint32_t work() const { return told_work() + 40; }
 };
+
+//! Of a piece of work in shared memory, steps and heads: the first one, and one after the last.
+__device__ inline std::uint32_t steps_of(std::uint32_t work, int end) {
+  return work + 20 + 4 * end;
+}
+__device__ inline std::uint32_t heads_of(std::uint32_t work, int end) {
+  return work + 28 + 4 * end;
+}
+//! Parity of the barrier of its keys and values.
+__device__ inline std::uint32_t parity_of(std::uint32_t work) {
+  return work + 36;
+}
+
+//! In place of a step: there is no more work.
+inline constexpr int no_more_pieces = -2;
 
 //! Writes the work of a block to shared memory: nobody keeps in registers what is seldom needed.
 __device__ inline void write_work(std::uint32_t to, key_work const& work) {
@@ -175,7 +192,7 @@ struct backward_consumer {
   //! Column of this lane; then 8 further right for each part.
   __forceinline__ __device__ static int column() { return thread_anew() % 4 * 2; }
 
-  //! Waits for the next stage and says which step it holds.
+  //! Waits for the next stage and says which step it holds, see backward_memory::slot.
   __forceinline__ __device__ int next_tile() const {
     wait_for(memory.full(place.stage), place.parity);
     return read_slot(memory.slot(place.stage));
@@ -201,10 +218,9 @@ struct backward_consumer {
 
 //! Makes the barriers and gives everybody a role: copy(memory, is_first_lane) and
 //! tell(memory, lane), order(memory, lane) for a warp each, consume(consumer) for two warpgroups.
-//! @param take gives the work, or 0 rows; asked by one thread
-template <class Shape, class Take, class Copy, class Tell, class Order, class Consume>
+//! @tparam Keeps a warp keeps the order
+template <class Shape, bool Keeps, class Copy, class Tell, class Order, class Consume>
 __device__ __forceinline__ void run_roles(unsigned char* shared,
-                                          Take const& take,
                                           Copy const& copy,
                                           Tell const& tell,
                                           Order const& order,
@@ -217,37 +233,29 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
     begin_barrier(memory.added(), 4 * Shape::consumers); // one arrival per warp
     for (int stage = 0; stage < Shape::stages; ++stage) {
       begin_barrier(memory.full(stage), 2); // of the copies and of the numbers
-      begin_barrier(memory.empty(stage), 4 * Shape::consumers);
+      begin_barrier(memory.empty(stage), 4 * Shape::consumers + Keeps);
       begin_barrier(memory.told(stage), 1);
       write_slot(memory.sums(stage), -1); // nobody has added to a step
     }
     publish_barriers();
-    write_work(memory.work(), take());
   }
   __syncthreads();
-  // Asked once registers are shared out: before, ptxas makes longer loops of head dim 64.
-  auto const has_work = [&] { return read_work(memory.work()).rows > 0; };
   // Alike in all lanes, as ptxas then knows: it has registers for that beside those shared out.
   int const warp =
     __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
   int const lane = static_cast<int>(threadIdx.x) % 32;
   if (warp >= 0) {
     give_registers<Shape::copy_registers>();
-    if (!has_work()) {
-      return;
-    }
     if (warp == 0) {
       copy(memory, lane == 0);
     } else if (warp == 1) {
       tell(memory, lane);
-    } else if (warp == 2) {
+    } else if (Keeps && warp == 2) {
       order(memory, lane);
     }
   } else {
     take_registers<Shape::consumer_registers>();
-    if (has_work()) {
-      consume(backward_consumer<Shape>{memory, {}});
-    }
+    consume(backward_consumer<Shape>{memory, {}});
   }
 }
 

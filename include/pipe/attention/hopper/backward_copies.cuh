@@ -65,43 +65,6 @@ steps_seen(Call const& c, int steps, int batch, int head, int index) {
   }
 }
 
-//! The steps of a piece that some of its heads see.
-template <class Shape, class Call>
-PIPELINING_HOST_DEVICE inline position_range
-steps_of_heads(Call const& c, int steps, key_work const& work) {
-  position_range all{work.end, work.begin};
-  for (int head = work.head; head < work.heads; ++head) {
-    auto const seen = steps_seen<Shape>(c, steps, work.batch, head, work.first / Shape::keys);
-    if (seen.begin < seen.end) {
-      all = {min(all.begin, max(seen.begin, work.begin)), max(all.end, min(seen.end, work.end))};
-    }
-  }
-  return all;
-}
-
-//! Takes a piece of work, or none; by one thread. Those of ranges that their tile does not see are
-//! passed on at once: who waits for them has taken a later one.
-template <class Shape, query_order Order, class Call>
-__device__ inline key_work take_work(Call const& c, query_sums const& sums) {
-#pragma unroll 1
-  for (int n = take_piece<Order>(sums); n < static_cast<int>(gridDim.x);
-       n = take_piece<Order>(sums)) {
-    auto const work = work_of_piece<Shape::keys>(c.p, sums, n);
-    if (sums.cut == 0) {
-      return work;
-    }
-    if (auto const seen = steps_of_heads<Shape>(c, sums.steps, work); seen.begin < seen.end) {
-      return work;
-    }
-    for (int slice = 0; Order == query_order::kept && slice < query_sums::slices; ++slice) {
-      auto* const written = written_of<Shape::keys>(c.p, sums, work) + slice;
-      wait_for_tile(written, work.part);
-      write_after(written, work.part);
-    }
-  }
-  return {};
-}
-
 //! Starts to copy a step to a stage and says what the stage holds; by one lane.
 //! @param told twice the step, and 1 more where pairs have to be asked for
 template <class Shape, class Call>
@@ -112,11 +75,12 @@ __device__ __forceinline__ void bring_step(Call const& c,
                                            int stage,
                                            int head,
                                            int told) {
-  int const batch = read_slot(memory.work());
+  int const batch = read_slot(memory.told_work());
   int const step = told / 2;
   write_slot(memory.slot(stage), told);
   write_slot(memory.head(stage), head);
   write_slot(memory.sums(stage), sums.first_step(c.p, batch, head) + step);
+  write_slot(memory.tile(stage), read_slot(memory.told_work() + 8) / Shape::keys);
   arrive_expecting(memory.full(stage), Shape::stage_bytes);
   tile_place const from{step * Shape::step, head, batch};
   load_tile<Shape::query_dim, Shape::step>(
@@ -143,12 +107,11 @@ __device__ __forceinline__ void wait_for_place(query_sums const& sums,
   }
 }
 
-//! Starts to copy the block's keys and values; by one lane.
+//! Starts to copy the keys and values of a piece; by one lane.
 template <class Shape>
 __device__ __forceinline__ void bring_own_tiles(hopper_backward_maps const& maps,
                                                 backward_memory<Shape> const& memory) {
-  await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
-  auto const work = read_work(memory.work());
+  auto const work = read_work(memory.told_work());
   arrive_expecting(memory.own_full(), Shape::own_bytes);
   for (int tile = 0; tile < Shape::own_tiles; ++tile) {
     tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
@@ -158,55 +121,92 @@ __device__ __forceinline__ void bring_own_tiles(hopper_backward_maps const& maps
   }
 }
 
-//! Narrows the steps of a block to those that its tile sees. By a warp, whose lanes ask for a head
+//! Narrows the steps of a piece to those that its tile sees. By a warp, whose lanes ask for a head
 //! each, since masks may read tables; lanes beyond the heads ask for the last one.
 template <class Shape, class Call>
-__device__ inline void find_steps(Call const& c, int steps, backward_memory<Shape> const& memory) {
-  if (read_slot(memory.heads(0)) + 32 < read_slot(memory.heads(1))) {
+__device__ inline void find_steps(Call const& c, int steps, std::uint32_t work) {
+  if (read_slot(heads_of(work, 0)) + 32 < read_slot(heads_of(work, 1))) {
     return; // masks skip the others
   }
   auto const seen = steps_seen<Shape>(
     c,
     steps,
-    read_slot(memory.work()),
-    min(read_slot(memory.heads(0)) + thread_anew() % 32, read_slot(memory.heads(1)) - 1),
-    read_slot(memory.work() + 8) / Shape::keys);
+    read_slot(work),
+    min(read_slot(heads_of(work, 0)) + thread_anew() % 32, read_slot(heads_of(work, 1)) - 1),
+    read_slot(work + 8) / Shape::keys);
   int const begin = seen.begin < seen.end ? seen.begin : steps;
   int const end = seen.begin < seen.end ? seen.end : 0;
-  int const first = max(__reduce_min_sync(0xffffffffu, begin), read_slot(memory.steps(0)));
-  int const last = min(__reduce_max_sync(0xffffffffu, end), read_slot(memory.steps(1)));
+  int const first = max(__reduce_min_sync(0xffffffffu, begin), read_slot(steps_of(work, 0)));
+  int const last = min(__reduce_max_sync(0xffffffffu, end), read_slot(steps_of(work, 1)));
   __syncwarp(); // all lanes have read the steps
   if (thread_anew() % 32 == 0) {
-    write_slot(memory.steps(0), first);
-    write_slot(memory.steps(1), last);
+    write_slot(steps_of(work, 0), first);
+    write_slot(steps_of(work, 1), last);
   }
   __syncwarp();
 }
 
-//! The copying warp, which finds the steps, last step first, of all heads in turn: where a mask is
-//! causal the blocks of a head begin at one step, and each adds to it after the tile before. It has
-//! few registers next to the registers for masks: it asks for its work again and again, and all
+//! Takes a piece of work and finds its steps; false where none is left. By the copying warp. Pieces
+//! of ranges that their tile does not see are passed on at once: who waits for them has taken a
+//! later one.
+template <class Shape, query_order Order, class Call>
+__device__ __forceinline__ bool find_work(Call const& c,
+                                          query_sums const& sums,
+                                          backward_memory<Shape> const& memory,
+                                          bool is_first_lane) {
+  auto const to = memory.told_work();
+#pragma unroll 1
+  while (true) {
+    int const n = __shfl_sync(0xffffffffu, is_first_lane ? take_piece(sums) : 0, 0);
+    if (n >= sums.pieces) {
+      return false;
+    }
+    auto const work = work_of_piece<Shape::keys>(c.p, sums, n);
+    __syncwarp(); // all lanes have read the piece before
+    if (is_first_lane) {
+      write_work(to, work);
+    }
+    __syncwarp();
+    find_steps<Shape>(c, sums.steps, to);
+    if (read_slot(steps_of(to, 0)) < read_slot(steps_of(to, 1))) {
+      return true;
+    }
+    if (is_first_lane) {
+      auto const work = read_work(to);
+#pragma unroll 1
+      for (int slice = 0; Order == query_order::kept && slice < query_sums::slices; ++slice) {
+        auto* const written = written_of<Shape::keys>(c.p, sums, work) + slice;
+        wait_for_tile(written, work.part);
+        write_after(written, work.part);
+      }
+    }
+  }
+}
+
+//! Brings the steps of a piece, last step first, of all heads in turn: where a mask is causal the
+//! blocks of a head begin at one step, and each adds to it after the tile before. The copying warp
+//! has few registers next to the registers for masks: it asks for its work again and again, and all
 //! lanes go the same way.
 template <class Shape, query_order Order, class Call>
-__device__ inline void copy_for_keys(Call const& c,
-                                     hopper_backward_maps const& maps,
-                                     query_sums const& sums,
-                                     backward_memory<Shape> const& memory,
-                                     bool is_first_lane) {
-  if (is_first_lane) {
-    bring_own_tiles(maps, memory);
-  }
-  find_steps(c, sums.steps, memory);
-  ring_place<Shape::stages> place;
-  auto const batch = [&] { return read_slot(memory.work()); };
-  auto const tile = [&] { return read_slot(memory.work() + 8) / Shape::keys; };
+__device__ __forceinline__ void bring_steps(Call const& c,
+                                            hopper_backward_maps const& maps,
+                                            query_sums const& sums,
+                                            backward_memory<Shape> const& memory,
+                                            ring_place<Shape::stages>& place,
+                                            bool is_first_lane) {
+  auto const batch = [&] { return read_slot(memory.told_work()); };
+  auto const tile = [&] { return read_slot(memory.told_work() + 8) / Shape::keys; };
   constexpr bool is_band = band_mask<std::remove_cvref_t<decltype(c.m)>>;
   constexpr bool asks_for_first = takes_turns<Order, std::remove_cvref_t<decltype(c.m)>>;
   constexpr bool counts = asks_for_first && Order == query_order::free;
 #pragma unroll 1
-  for (int step = read_slot(memory.steps(1)) - 1; step >= read_slot(memory.steps(0)); --step) {
+  for (int step = read_slot(steps_of(memory.told_work(), 1)) - 1;
+       step >= read_slot(steps_of(memory.told_work(), 0));
+       --step) {
 #pragma unroll 1
-    for (int head = read_slot(memory.heads(0)); head < read_slot(memory.heads(1)); ++head) {
+    for (int head = read_slot(heads_of(memory.told_work(), 0));
+         head < read_slot(heads_of(memory.told_work(), 1));
+         ++head) {
       auto const covered = cover_of<Shape>(c, batch(), head, step, tile());
       if (__all_sync(0xffffffffu, covered == tile_cover::skip)) {
         continue;
@@ -229,20 +229,56 @@ __device__ inline void copy_for_keys(Call const& c,
       place.advance();
     }
   }
-  wait_for_place<counts>(sums, memory, place, is_first_lane);
+}
+
+//! Says in place of a step that the piece is over, or all work; by one lane.
+template <class Shape>
+__device__ __forceinline__ void
+tell_end(backward_memory<Shape> const& memory, int stage, int told) {
+  write_slot(memory.slot(stage), told);
+  arrive(memory.told(stage));
+  arrive(memory.full(stage));
+}
+
+//! The copying warp, which takes pieces until none is left. Once consumers are done with all stages
+//! of a piece, they multiply no more of its keys: the next ones come while they add its dK and dV.
+template <class Shape, query_order Order, class Call>
+__device__ inline void copy_for_keys(Call const& c,
+                                     hopper_backward_maps const& maps,
+                                     query_sums const& sums,
+                                     backward_memory<Shape> const& memory,
+                                     bool is_first_lane) {
+  constexpr bool counts =
+    Order == query_order::free && takes_turns<Order, std::remove_cvref_t<decltype(c.m)>>;
+  ring_place<Shape::stages> place;
   if (is_first_lane) {
-    write_slot(memory.slot(place.stage), no_more_tiles);
-    arrive(memory.told(place.stage));
-    arrive(memory.full(place.stage));
+    await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
+    write_slot(parity_of(memory.told_work()), 1);
   }
-  if constexpr (counts) {
+  __syncwarp();
 #pragma unroll 1
-    for (int stage = 1; stage < Shape::stages; ++stage) {
-      place.advance();
-      wait_for_place<counts>(sums, memory, place, is_first_lane);
+  while (find_work<Shape, Order>(c, sums, memory, is_first_lane)) {
+    if (is_first_lane) {
+      write_slot(parity_of(memory.told_work()), 1 - read_slot(parity_of(memory.told_work())));
+      bring_own_tiles(maps, memory);
     }
+    bring_steps<Shape, Order>(c, maps, sums, memory, place, is_first_lane);
+    wait_for_place<counts>(sums, memory, place, is_first_lane);
+    if (is_first_lane) {
+      tell_end(memory, place.stage, no_more_tiles);
+    }
+    place.advance();
+    auto used = place;
+#pragma unroll 1
+    for (int stage = 0; stage < Shape::stages; ++stage, used.advance()) {
+      wait_for_place<counts>(sums, memory, used, is_first_lane);
+    }
+    // Nobody else does where there is no step.
+    wait_for(memory.own_full(), read_slot(parity_of(memory.told_work())));
   }
-  wait_for(memory.own_full(), 0); // nobody else does where there is no step
+  if (is_first_lane) {
+    tell_end(memory, place.stage, no_more_pieces);
+  }
 }
 
 //! Sets the sums of a step to 0; by a warp.
@@ -268,7 +304,7 @@ prepare_sums(query_sums const& sums, backward_memory<Shape> const& memory, int s
     if constexpr (Order == query_order::free) {
       __syncwarp(); // all lanes have cleared
       if (lane == 0) {
-        count_after(sums.after + step, 1 + read_work(memory.work()).first / Shape::keys);
+        count_after(sums.after + step, 1 + read_slot(memory.tile(stage)));
       }
     }
   } else if (lane == 0) {
@@ -283,10 +319,10 @@ __device__ inline void
 tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, int lane) {
   ring_place<Shape::stages> place;
 #pragma unroll 1
-  for (bool more = true; more; place.advance()) {
+  for (int told = 0; told != no_more_pieces; place.advance()) {
     wait_for(memory.told(place.stage), place.parity);
-    more = read_slot(memory.slot(place.stage)) != no_more_tiles;
-    if (more) {
+    told = read_slot(memory.slot(place.stage));
+    if (told >= 0) {
       if constexpr (Prepares) {
         prepare_sums<Shape, query_order::free>(sums, memory, place.stage, lane);
       }
@@ -302,28 +338,29 @@ tell_all_numbers(query_sums const& sums, backward_memory<Shape> const& memory, i
 
 //! The warp that keeps the order: to each step the tiles of keys that see it add first tile first.
 //! Gives the consumers their turn when the sums are prepared, and hands it on when they have added.
-//! They release no stage before their turn, so what it tells stays till then.
 template <class Shape>
 __device__ inline void
 keep_order(query_sums const& sums, backward_memory<Shape> const& memory, int lane) {
   ring_place<Shape::stages> place;
   std::uint32_t parity = 0;
 #pragma unroll 1
-  while (true) {
+  for (int told = 0; told != no_more_pieces; place.advance()) {
     wait_for(memory.told(place.stage), place.parity);
-    if (read_slot(memory.slot(place.stage)) == no_more_tiles) {
-      return;
+    told = read_slot(memory.slot(place.stage));
+    if (told < 0) {
+      arrive_warp(memory.empty(place.stage), lane == 0);
+      continue;
     }
     int const step = read_slot(memory.sums(place.stage));
+    int const tile = read_slot(memory.tile(place.stage));
     prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);
     arrive_warp(memory.turn(), lane == 0);
+    arrive_warp(memory.empty(place.stage), lane == 0); // it holds another step soon
     wait_for(memory.added(), parity);
     parity ^= 1;
-    // The stage may hold another step by now.
     if (lane == 0) {
-      write_after(sums.after + step, read_work(memory.work()).first / Shape::keys);
+      write_after(sums.after + step, tile);
     }
-    place.advance();
   }
 }
 

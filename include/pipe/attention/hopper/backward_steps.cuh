@@ -166,13 +166,15 @@ round_last_steps(key_steps<Dim, Order, Element, Mask, Score> const& steps) {
   bool const has_next = work.first + shape::keys < static_cast<int>(steps.c.p.key_length);
   meet_consumers();
 #pragma unroll 1
-  for (int head = read_slot(memory.heads(0)); head < read_slot(memory.heads(1)); ++head) {
+  for (int head = read_slot(heads_of(memory.work(), 0));
+       head < read_slot(heads_of(memory.work(), 1));
+       ++head) {
     auto const sees = [&](int step, int of) {
       return cover_of<shape>(steps.c, work.batch, head, step, of) != tile_cover::skip;
     };
 #pragma unroll 1
-    for (int step = read_slot(memory.steps(0));
-         step < read_slot(memory.steps(1)) && !(has_next && sees(step, tile + 1));
+    for (int step = read_slot(steps_of(memory.work(), 0));
+         step < read_slot(steps_of(memory.work(), 1)) && !(has_next && sees(step, tile + 1));
          ++step) {
       if (!sees(step, tile)) {
         continue;
@@ -197,26 +199,22 @@ round_last_steps(key_steps<Dim, Order, Element, Mask, Score> const& steps) {
   }
 }
 
-//! Runs all steps of a consumer: sums up the gradients of its keys, in visit_steps, and adds them
-//! to the running gradients, which stay as they are where there is no step.
-//! @param me has steps, of_key, of_value, visit_steps, and the columns where its sums begin
-template <class Consumer>
-__forceinline__ __device__ void run_consumer(Consumer& me) {
-  auto const& steps = me.steps;
-  int const told = steps.walk.next_tile();
-  bool const has_steps = told != no_more_tiles;
-  if (has_steps) {
-#pragma unroll
-    for (auto& sum : me.of_key) {
-      sum = 0;
-    }
-#pragma unroll
-    for (auto& sum : me.of_value) {
-      sum = 0;
-    }
-    wait_for(steps.walk.memory.own_full(), 0);
-    me.visit_steps(told);
+//! Copies the work that was told of, so that the next can be; by all consumers, once all are done
+//! with the piece before.
+template <class Shape>
+__device__ __forceinline__ void take_told_work(backward_memory<Shape> const& memory) {
+  meet_consumers();
+  if (int const n = thread_anew(); n < 10) {
+    write_slot(memory.work() + 4 * n, read_slot(memory.told_work() + 4 * n));
   }
+  meet_consumers();
+}
+
+//! Adds the sums of a piece to the running gradients, which stay as they are where there is no
+//! step.
+template <class Consumer>
+__forceinline__ __device__ void add_sums(Consumer const& me, bool has_steps) {
+  auto const& steps = me.steps;
   constexpr int slices = std::remove_cvref_t<decltype(steps)>::slices;
 #pragma unroll
   for (int slice = 0; slice < 2 * slices; ++slice) {
@@ -228,10 +226,37 @@ __forceinline__ __device__ void run_consumer(Consumer& me) {
     }
     steps.hand_on_part(slice);
   }
-  using steps_type = std::remove_cvref_t<decltype(steps)>;
-  if constexpr (steps_type::can_round) {
-    if (has_steps && steps.sums.is_rounded) {
-      round_last_steps(steps);
+}
+
+//! Runs all pieces of a consumer: sums up the gradients of its keys, in visit_steps, and adds them
+//! to the running gradients.
+//! @param me has steps, of_key, of_value, visit_steps, and the columns where its sums begin
+template <class Consumer>
+__forceinline__ __device__ void run_consumer(Consumer& me) {
+  auto& steps = me.steps;
+#pragma unroll 1
+  for (int told = steps.walk.next_tile(); told != no_more_pieces; told = steps.walk.next_tile()) {
+    take_told_work(steps.walk.memory);
+    bool const has_steps = told != no_more_tiles;
+    if (has_steps) {
+#pragma unroll
+      for (auto& sum : me.of_key) {
+        sum = 0;
+      }
+#pragma unroll
+      for (auto& sum : me.of_value) {
+        sum = 0;
+      }
+      wait_for(steps.walk.memory.own_full(), read_slot(parity_of(steps.walk.memory.work())));
+      me.visit_steps(told);
+    }
+    steps.walk.release(steps.walk.take()); // the end of the piece
+    add_sums(me, has_steps);
+    using steps_type = std::remove_cvref_t<decltype(steps)>;
+    if constexpr (steps_type::can_round) {
+      if (has_steps && steps.sums.is_rounded) {
+        round_last_steps(steps);
+      }
     }
   }
 }

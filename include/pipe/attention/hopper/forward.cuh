@@ -36,10 +36,8 @@ struct hopper_consumer {
   using call = forward_call<Element, Mask, Score>;
   static constexpr bool is_plain = std::is_same_v<Score, plain>;
   static constexpr bool is_split = !std::is_same_v<Splits, no_key_splits>;
-  //! True where queries are released after their last product, not after the outputs.
-  static constexpr bool releases_early = is_split || shape::outputs_apart;
-  //! Arrivals of the consumers of a block that free the queries.
-  static constexpr int releases = releases_early ? 4 * shape::consumers : shape::consumers;
+  //! True where outputs leave while the next piece begins.
+  static constexpr bool leaves_late = !is_split && shape::outputs_apart;
 
   call const& c;
   hopper_forward_maps const& maps;
@@ -92,9 +90,7 @@ struct hopper_consumer {
     value.advance();
   }
   __forceinline__ __device__ void release_queries() const {
-    if constexpr (releases_early) {
-      arrive_warp(memory.query_empty(), is_first_lane);
-    }
+    arrive_warp(memory.query_empty(), is_first_lane);
   }
 
   __forceinline__ __device__ void start_logits(float (&s)[shape::keys / 2]) const {
@@ -249,10 +245,14 @@ struct hopper_consumer {
   __forceinline__ __device__ void
   write_outputs(std::uint32_t const (&rounded)[shape::value_dim / 4], std::uint32_t which) const {
     auto const of = [&](work_number n) { return read_slot(memory.work(which, n)); };
-    if (shape::outputs_apart && threadIdx.x % 128 == 0) {
-      wait_for_stores_to_read(); // of the piece before
+    if constexpr (shape::outputs_apart) {
+      if (threadIdx.x % 128 == 0) {
+        wait_for_stores_to_read(); // of the piece before
+      }
+      meet_warpgroup(consumer());
+    } else { // until nobody multiplies the values in their place any more
+      wait_for(memory.value_empty(consumer()), value.parity ^ (consumer() < value.stage ? 0 : 1));
     }
-    meet_warpgroup(consumer()); // nobody multiplies queries any more
     auto const tile = memory.output(consumer());
     int const thread = thread_anew() % 128;
     keep_hopper_rows(tile, rounded, thread / 32 * 16, thread % 32);
@@ -263,9 +263,9 @@ struct hopper_consumer {
                           of(work_number::head),
                           of(work_number::batch)};
       store_tile<shape::value_dim, shape::rows>(maps.output, to, tile);
-      if constexpr (!releases_early) {
+      if constexpr (!shape::outputs_apart) {
         wait_for_stores_to_read();
-        arrive(memory.query_empty());
+        arrive(memory.outputs_gone());
       }
     }
   }
@@ -311,13 +311,13 @@ struct hopper_consumer {
     while (work(work_number::first) != no_more_work) {
       start();
       visit_tiles([&] {
-        if constexpr (!is_split && releases_early) {
+        if constexpr (leaves_late) {
           write_outputs(rounded, query_parity);
         }
       });
       if constexpr (is_split) {
         finish_split();
-      } else if constexpr (releases_early) {
+      } else if constexpr (leaves_late) {
         round_outputs(rounded);
       } else {
         std::uint32_t rounded_now[shape::value_dim / 4];
@@ -327,7 +327,7 @@ struct hopper_consumer {
       wait_for(memory.query_full(), query_parity);
       query_parity ^= 1;
     }
-    if constexpr (!is_split && releases_early) {
+    if constexpr (leaves_late) {
       write_outputs(rounded, query_parity);
     }
     if (threadIdx.x % 128 == 0) {
@@ -349,7 +349,8 @@ __device__ inline void forward_hopper_block(forward_call<Element, Mask, Score> c
   if (threadIdx.x == 0) {
     check_alignment(memory.start);
     begin_barrier(memory.query_full(), 1);
-    begin_barrier(memory.query_empty(), consumer_type::releases);
+    begin_barrier(memory.query_empty(), 4 * shape::consumers);
+    begin_barrier(memory.outputs_gone(), shape::consumers);
     for (int stage = 0; stage < shape::stages; ++stage) {
       begin_barrier(memory.key_full(stage), 1);
       begin_barrier(memory.value_full(stage), 1);

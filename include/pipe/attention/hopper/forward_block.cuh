@@ -50,13 +50,13 @@ struct hopper_forward_shape {
   //! of the outputs of a block
   static constexpr int output_bytes = queries * row_elements(value_dim) * 2;
   //! of the barriers, the numbers of tiles and those of two pieces of work
-  static constexpr int barrier_bytes = 8 * (2 + 4 * stages) + 4 * stages + 2 * 4 * 5;
-  //! True where outputs have a place of their own, so that the next queries come before they have
-  //! left it; else they take that of the queries. So do rows that are not whole panels, since
-  //! copies read panels.
+  static constexpr int barrier_bytes = 8 * (3 + 4 * stages) + 4 * stages + 2 * 4 * 5;
+  //! True where outputs have a place of their own; else those of a consumer take that of a tile of
+  //! values. So do rows that are not whole panels, since copies read panels.
   static constexpr bool outputs_apart =
     value_dim % 64 == 0 &&
     query_bytes + stages * (key_bytes + value_bytes) + output_bytes + barrier_bytes <= 227 << 10;
+  static_assert(outputs_apart || (stages >= consumers && value_bytes >= output_bytes / consumers));
   //! Bytes of shared memory that a block takes.
   static constexpr int shared_bytes = query_bytes + stages * (key_bytes + value_bytes) +
                                       (outputs_apart ? output_bytes : 0) + barrier_bytes;
@@ -108,14 +108,16 @@ struct hopper_memory {
   __device__ std::uint32_t output(int consumer) const {
     return shape::outputs_apart
              ? value(shape::stages) + consumer * (shape::output_bytes / shape::consumers)
-             : query(consumer);
+             : value(consumer);
   }
   __device__ std::uint32_t barrier(int n) const {
     return value(shape::stages) + (shape::outputs_apart ? shape::output_bytes : 0) + 8 * n;
   }
   __device__ std::uint32_t query_full() const { return barrier(0); }
   __device__ std::uint32_t query_empty() const { return barrier(1); }
-  __device__ std::uint32_t key_full(int stage) const { return barrier(2 + stage); }
+  //! The barrier after which outputs have left the place of values.
+  __device__ std::uint32_t outputs_gone() const { return barrier(2); }
+  __device__ std::uint32_t key_full(int stage) const { return barrier(3 + stage); }
   __device__ std::uint32_t key_empty(int stage) const { return key_full(shape::stages + stage); }
   __device__ std::uint32_t value_full(int stage) const {
     return key_full(2 * shape::stages + stage);

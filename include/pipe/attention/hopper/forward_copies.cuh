@@ -9,8 +9,10 @@
 #include <pipe/attention/hopper/instructions.cuh>
 #include <pipe/attention/kernel/warp_matrix.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/key_splits.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace pipelining::inline v0_3::attention::detail {
 
@@ -63,6 +65,9 @@ __device__ inline void copy_tiles(forward_call<Element, Mask, Score> const& c,
         memory.key(key.stage), maps.key, at, memory.key_full(key.stage));
       key.advance();
       wait_for(memory.value_empty(value.stage), value.parity ^ 1);
+      if constexpr (std::is_same_v<Splits, no_key_splits> && !shape::outputs_apart) {
+        wait_for(memory.outputs_gone(), query_parity ^ 1); // those of the piece before
+      }
       arrive_expecting(memory.value_full(value.stage), shape::value_bytes);
       load_tile<shape::value_dim, shape::keys>(
         memory.value(value.stage), maps.value, at, memory.value_full(value.stage));

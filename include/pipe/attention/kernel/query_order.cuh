@@ -33,12 +33,10 @@ struct key_work {
 template <query_order Order, class Mask>
 inline constexpr bool takes_turns = Order == query_order::kept || band_mask<Mask>;
 
-//! The number of the piece of work of this block; asked by one thread. Blocks start in any order;
-//! whoever waits for another has to know that it has started.
-template <query_order Order>
+//! The number of the next piece of work; asked by one thread. Blocks start in any order; whoever
+//! waits for another has to know that it has started.
 __device__ __forceinline__ int take_piece(query_sums const& sums) {
-  bool const is_taken = Order == query_order::kept || sums.cut > 0 || !sums.starts_at_0;
-  return static_cast<int>(is_taken ? atomicAdd(sums.ticket, 1u) : blockIdx.x);
+  return static_cast<int>(atomicAdd(sums.ticket, 1u));
 }
 
 //! The tile of keys of piece n. In order of n: section by section of key heads; range by range of
@@ -49,40 +47,44 @@ template <int Keys>
 PIPELINING_HOST_DEVICE __forceinline__ key_work work_of_piece(parameters const& p,
                                                               query_sums const& sums,
                                                               int n) {
-  int const heads = static_cast<int>(p.key_heads);
-  int const length = static_cast<int>(p.key_length);
-  int const group = static_cast<int>(p.heads) / heads;
-  int tiles = min((length + Keys - 1) / Keys, sums.cut_tiles);
-  int first_tile = 0;
-  int ranges = sums.ranges();
-  int parts = sums.parts;
-  if (int const in_parts = heads * static_cast<int>(p.batch) * tiles * ranges * parts;
-      n >= in_parts) {
-    n -= in_parts;
+  using number = std::uint32_t; // whose divisions take few registers
+  auto const heads = static_cast<number>(p.key_heads);
+  auto const length = static_cast<number>(p.key_length);
+  auto const group = static_cast<number>(p.heads) / heads;
+  auto const section_of_all = static_cast<number>(sums.section);
+  auto const streams = heads * static_cast<number>(p.batch);
+  auto tiles = min((length + Keys - 1) / Keys, static_cast<number>(sums.cut_tiles));
+  auto rest = static_cast<number>(n);
+  number first_tile = 0;
+  auto ranges = static_cast<number>(sums.ranges);
+  auto parts = static_cast<number>(sums.parts);
+  if (auto const in_parts = streams * tiles * ranges * parts; rest >= in_parts) {
+    rest -= in_parts;
     first_tile = tiles;
     tiles = (length + Keys - 1) / Keys - first_tile;
     ranges = 1;
     parts = group;
   }
-  int const whole = n / parts;
-  int const begin = whole / (tiles * ranges * sums.section) * sums.section; // of the section
-  int const section = min(sums.section, heads * static_cast<int>(p.batch) - begin);
-  int const rest = whole - begin * (tiles * ranges);
-  int const stream = begin + rest % section;
-  int const first = (first_tile + rest / section % tiles) * Keys;
-  int const range = rest / section / tiles;
-  int const part = n % parts;
-  int const head = stream % heads * group;
-  int const end = sums.steps - (ranges - 1 - range) * sums.cut;
-  return {stream / heads,
-          stream % heads,
+  auto const part = rest % parts;
+  rest /= parts;
+  auto const begin = rest / (tiles * ranges * section_of_all) * section_of_all; // of the section
+  auto const section = min(section_of_all, streams - begin);
+  rest -= begin * (tiles * ranges);
+  auto const stream = begin + rest % section;
+  rest /= section;
+  auto const first = static_cast<int>((first_tile + rest % tiles) * Keys);
+  auto const range = rest / tiles;
+  int const end = sums.steps - static_cast<int>(ranges - 1 - range) * sums.cut;
+  auto const head = stream % heads * group;
+  return {static_cast<int>(stream / heads),
+          static_cast<int>(stream % heads),
           first,
-          min(Keys, length - first),
-          range * parts + part,
+          min(Keys, static_cast<int>(length) - first),
+          static_cast<int>(range * parts + part),
           ranges == 1 ? 0 : max(0, end - sums.cut),
           end,
-          head + group * part / parts,
-          head + group * (part + 1) / parts};
+          static_cast<int>(head + group * part / parts),
+          static_cast<int>(head + group * (part + 1) / parts)};
 }
 
 //! Where the pieces of a tile that have added to its slices are counted.

@@ -138,7 +138,7 @@ struct backward_block {
 
   //! Takes work; to be called by one thread, before all meet.
   __device__ void take_work() const {
-    int const piece = take_piece<Order>(sums);
+    int const piece = Order == query_order::kept ? take_piece(sums) : static_cast<int>(blockIdx.x);
     auto const work = work_of_piece<shape::keys>(c.p, sums, piece / shape::halves);
     write_slot(memory.work(0), work.batch);
     write_slot(memory.work(1), work.key_head);
