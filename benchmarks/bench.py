@@ -377,7 +377,7 @@ def ratios(found):
 
 
 def compare(kept, found):
-    """Prints the ratios of both beside each other. @return the names of those that are worse."""
+    """Prints the ratios of both next to each other. @return the names of those that are worse."""
     before, now = ratios(kept), ratios(found)
     worse = []
     for name, (figure, more_is_better) in before.items():

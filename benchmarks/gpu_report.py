@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Writes the report of scripts/gpu-check: every figure beside its target, and a verdict for each.
+"""Writes the report of scripts/gpu-check: every figure next to its target, and a verdict for each.
 
 usage: gpu_report.py FOLDER OUT
 

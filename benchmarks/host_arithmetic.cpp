@@ -158,7 +158,7 @@ void measure_attention(std::int64_t dim, std::int64_t length, char const* elemen
               std::max(peak_before, measure_peak()));
 }
 
-//! AdamW beside a loop that only reads and writes the same four arrays. GB/s.
+//! AdamW next to a loop that only reads and writes the same four arrays. GB/s.
 void measure_optimizer() {
   constexpr std::int64_t count = 8'000'000;
   gpt::parameter<float> p(count, 0.5F, true);

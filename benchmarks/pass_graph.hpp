@@ -23,7 +23,7 @@
 
 namespace benchmark {
 
-//! Passes by number, each behind what it waits for and behind the pass before it on its device.
+//! Passes by number, each after what it waits for and after the pass before it on its device.
 //! They do nothing but note in which turn they ran.
 class pass_graph {
 public:

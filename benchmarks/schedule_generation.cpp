@@ -4,7 +4,7 @@
 //! the plan with its own verification and its proof, on one core and on all. In nanoseconds per
 //! pass of processor time, so that a busy machine does little harm, but for all cores; the best of
 //! several runs. Every timetable is verified, and every plan proven, before its figures are
-//! printed. Beside them the most memory that was taken at once, in bytes per pass, counted by the
+//! printed. Next to them the most memory that was taken at once, in bytes per pass, counted by the
 //! allocation functions in the same runs.
 
 #include <pipe/plan/lower.hpp>

@@ -3,7 +3,7 @@
 # folder above include/nccl.h where it is in no usual place.
 
 find_package(CUDAToolkit QUIET)
-# What the user names comes first, and then the library beside the header, if there is one; hints come behind the prefix path.
+# What the user names comes first, and then the library next to the header, if there is one; hints come after the prefix path.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${NCCL_HOME}" ENV NCCL_HOME PATH_SUFFIXES include NO_DEFAULT_PATH)
 find_path(NCCL_INCLUDE_DIR nccl.h
   HINTS "${CUDAToolkit_LIBRARY_ROOT}" ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)

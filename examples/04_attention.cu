@@ -170,7 +170,7 @@ int main() {
   for (int c = 0; c < 3; ++c) {
     auto const [begin, end] = std::pair(cuts[c], cuts[c + 1]);
     // [snippet forward]
-    // Keys and values of the chunk are in place: write them behind those of the chunks before.
+    // Keys and values of the chunk are in place: write them after those of the chunks before.
     chosen[0] = at::forward_on_gpu<dim>(
       chunk(begin, end), forward_of(s, begin, end), scratch, mask, at::plain{}, stream);
     // [snippet forward]

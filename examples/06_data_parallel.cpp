@@ -56,7 +56,7 @@ struct stage {
   }
 
   // [snippet reduce]
-  // The plan calls this right behind the last pass that adds to the gradients of this stage. MPI
+  // The plan calls this right after the last pass that adds to the gradients of this stage. MPI
   // moves data whenever it is called, so the runner's waits for other stages carry it along. All
   // replicas run one plan, so they begin their reductions in one order, as MPI demands.
   void gradients_ready(pp::context const&) {

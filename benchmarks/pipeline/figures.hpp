@@ -47,8 +47,8 @@ inline pp::dynamic_timetable measured(pp::dynamic_timetable plan, std::vector<st
 
 //! @brief How long passes start after the last thing that they wait for, medians in microseconds.
 struct delays {
-  double own = 0;     //!< behind the pass before it on its device
-  double message = 0; //!< behind a pass of another device
+  double own = 0;     //!< after the pass before it on its device
+  double message = 0; //!< after a pass of another device
 };
 
 inline delays delays_of(pp::timetable_view ran) {

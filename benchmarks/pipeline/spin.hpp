@@ -39,7 +39,7 @@ spin_times run_spinning(spin_case const& what);
 //! per repeat.
 std::vector<double> time_floor(int repeats);
 
-//! @brief What to write beside figures.
+//! @brief What to write next to figures.
 struct gpu_facts {
   std::string name{};
   int driver = 0;  //!< the CUDA version of the driver, as 13000

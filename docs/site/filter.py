@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-# What a declaration begins with, behind attributes and specifiers; and its words.
+# What a declaration begins with, after attributes and specifiers; and its words.
 CONTRACTS = [
     (r"friend .*\boperator==\(.*= default", "Compares every member."),
     (r"friend .*\boperator==\(", "Compares the values."),

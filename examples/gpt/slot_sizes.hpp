@@ -87,7 +87,7 @@ inline constexpr std::int64_t weight_shard_count = 2;
   });
 }
 
-//! Bytes of the slots with whole weights, with what passes read beside, and gradients of a stage.
+//! Bytes of the slots with whole weights, with what else passes read, and gradients of a stage.
 struct gathered_bytes {
   std::int64_t weights = 0;
   std::int64_t gradients = 0;

@@ -97,7 +97,7 @@ inline torch::Tensor loss_of(torch::Tensor const& guesses, torch::Tensor const& 
     torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
 }
 
-//! Every token is to guess the one behind it, of sequences that follow a rule.
+//! Every token is to guess the one after it, of sequences that follow a rule.
 struct batch {
   std::vector<torch::Tensor> inputs{}; // [microbatches], each [batch, tokens]
   std::vector<torch::Tensor> targets{};

@@ -41,7 +41,7 @@ struct options {
 struct trained {
   std::vector<float> losses{};  //!< [steps] on the last rank; else none
   std::vector<float> weights{}; //!< [features][features] of this rank, as the optimizer has them
-  int began = 0;                //!< the steps of earlier starts, behind which this one has gone on
+  int began = 0;                //!< the steps of earlier starts, after which this one has gone on
 };
 
 template <class Number>

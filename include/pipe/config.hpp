@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The only header that asks which compiler this is, and the only one that defines macros
-//! beside version.hpp.
+//! next to version.hpp.
 
 #include <pipe/version.hpp>
 

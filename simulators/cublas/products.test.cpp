@@ -115,7 +115,7 @@ double error_of(bool a_across, bool b_across, float beta) {
       for (int i = 0; i < p.k; ++i)
         sum += left[a_across ? at(i, row % 5, p.lda) : at(row % 5, i, p.lda)] *
                right[b_across ? at(column, i, p.ldb) : at(i, column, p.ldb)];
-      // Rows behind the matrix stay as they are.
+      // Rows after the matrix stay as they are.
       double const wanted = row < p.m
                               ? 2 * sum + static_cast<double>(beta) * before[at(row, column, p.ldc)]
                               : before[at(row, column, p.ldc)];

@@ -304,7 +304,7 @@ TEST_CASE("collectives compute what they are named for") {
 TEST_CASE("in a broadcast in place the root only reads") {
   for (int const reader : {0, 1}) {
     on_ranks({}, 2, 1, [reader](rank_resources& r) {
-      if (r.rank == reader) // beside the broadcast
+      if (r.rank == reader) // next to the broadcast
         cudaMemcpyAsync(r.buffer[1], r.buffer[0], 16, cudaMemcpyDeviceToDevice, r.on[1]);
       ncclBroadcast(r.buffer[0], r.buffer[0], 4, ncclFloat, 0, r.comm[0], r.on[0]);
       cudaStreamSynchronize(r.on[0]);
@@ -336,7 +336,7 @@ TEST_CASE("a collective one rank does not call is a deadlock that names it") {
 
 namespace {
 
-//! Two communicators with a receive that nobody answers on each, the second behind the first one.
+//! Two communicators with a receive that nobody answers on each, the second after the first one.
 void receive_twice(rank_resources const& r) {
   (void)r.receive(1, 1 - r.rank, 0, 0);
   (void)r.receive(2, 1 - r.rank, 0, 1);
@@ -357,7 +357,7 @@ TEST_CASE("abort waits for what stands before the communicator's last kernel") {
       CHECK(ncclCommAbort(r.comm[1]) == ncclSystemError);
   });
   CHECK(standin::found(finding::deadlock));
-  CHECK(somebody_waits({"rank 0 waits in the end of communicator 1, behind its last kernel"}));
+  CHECK(somebody_waits({"rank 0 waits in the end of communicator 1, after its last kernel"}));
 }
 
 TEST_CASE("aborts of one group are carried out together") {
@@ -419,7 +419,7 @@ TEST_CASE("without blocking a group is launched later, and what follows at once 
     cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
     cudaStreamWaitEvent(other, early);
     if (rank == 1)
-      cudaMemsetAsync(p, 9, 64, other); // thought to be behind the message
+      cudaMemsetAsync(p, 9, 64, other); // thought to be after the message
     cudaStreamSynchronize(other);
     cudaStreamSynchronize(s);
   });
@@ -540,8 +540,8 @@ TEST_CASE("to make a communicator on a lost device fails, and leaves a group ope
 
 namespace {
 
-//! A kernel that waits for a message of a second communicator, which therefore needs room beside
-//! it.
+//! A kernel that waits for a message of a second communicator, which therefore needs room next to
+//! it it.
 bool both_fit(int processors, int cap) {
   standin::configuration how = connected();
   how.execution = standin::order::eager;

@@ -453,7 +453,7 @@ TEST_CASE("NCCL adds nodes of its own to a graph, which go with each launch; mor
         CHECK(of_type(cudaGraphNodeTypeKernel) == 3);
         CHECK(of_type(cudaGraphNodeTypeMemcpy) == 3);
         // The stream of the communicator waits once for what it did before the launch, and records
-        // an event behind each kernel; so does the stream of its proxy.
+        // an event after each kernel; so does the stream of its proxy.
         CHECK(of_type(cudaGraphNodeTypeWaitEvent) == (network ? 2 : 1));
         CHECK(of_type(cudaGraphNodeTypeHost) == (network ? 3 : 0));
         CHECK(of_type(cudaGraphNodeTypeEventRecord) == (network ? 6 : 3));

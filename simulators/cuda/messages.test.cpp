@@ -78,7 +78,7 @@ TEST_CASE("send before receive on both ends: hangs in rendezvous, passes when bu
                         "rank 0",
                         "waits for ncclRecv from 0",
                         "rank 1",
-                        "stands behind ncclSend to 0"}));
+                        "stands after ncclSend to 0"}));
   CHECK(somebody_waits({"rank 0 waits in cudaStreamSynchronize"}));
   on_ranks(buffered(), 2, 1, both);
   CHECK(standin::summary() == "");

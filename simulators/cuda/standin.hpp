@@ -82,7 +82,7 @@ struct configuration {
   int processors = 132;           //!< of a device
   //! A kernel of NCCL holds as many processors as its communicator may have blocks.
   bool blocks_take_processors = false;
-  //! Messages go through a proxy on the host: in a graph every kernel of NCCL stands behind a node
+  //! Messages go through a proxy on the host: in a graph every kernel of NCCL stands after a node
   //! of the host, which has a wait and an event of NCCL's own, as the kernel has.
   bool network = false;
   int launch_depth =
@@ -197,8 +197,8 @@ struct clock {
   using time_point = std::chrono::time_point<clock, duration>;
   static constexpr bool is_steady = true;
 
-  //! @brief A thread that a rank starts beside its own. It dies with the rank; one that is detached
-  //! and waits for ever ends after all ranks, with errors.
+  //! @brief A thread that a rank starts next to its own. It dies with the rank; one that is
+  //! detached and waits for ever ends after all ranks, with errors.
   class thread {
   public:
     void join();

@@ -68,7 +68,7 @@ std::vector<sent_message> messages_of(pp::plan const& work) {
   return all;
 }
 
-// Messages of step 1 are corrupted: behind the last step a rank may have closed in peace before
+// Messages of step 1 are corrupted: after the last step a rank may have closed in peace before
 // another one looks.
 nccl_result run(pp::plan const& work, bool graph, std::vector<standin::corruption> corrupted) {
   standin::configure({.corrupted = std::move(corrupted)});

@@ -247,7 +247,7 @@ TEST_CASE("communicators of the program are aborted together with the runner's")
       CHECK(standin::summary() == "");
       for (rank_report const& rank : whole.ranks)
         CHECK(rank.failure == "");
-      // Rank 1 dies before it joins the others' reduction, behind which their passes stand.
+      // Rank 1 dies before it joins the others' reduction, after which their passes stand.
       standin::configure(
         {.faults = {
            {.function = "ncclAllReduce", .call = 2, .rank = 1, .action = fault_action::death}}});

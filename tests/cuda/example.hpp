@@ -27,7 +27,7 @@ struct example_result {
   std::vector<float> losses{};               //!< of the last rank
   std::vector<std::vector<float>> weights{}; //!< [ranks], as the optimizer has them
   std::vector<std::string> failures{};       //!< [ranks]
-  std::vector<int> began{};                  //!< [ranks] the steps that were behind them
+  std::vector<int> began{};                  //!< [ranks] the steps that they had done
 };
 
 example_result run_example(example_case const& what);

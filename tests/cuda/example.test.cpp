@@ -202,7 +202,7 @@ TEST_CASE("a run whose rank dies goes on when its launcher starts it again, and 
             if (rank != gone)
               CHECK(has(first.failures[static_cast<std::size_t>(rank)],
                         "the process of rank " + std::to_string(gone) + " has ended"));
-          // The next start ends too, when it connects; the one behind it runs to the end.
+          // The next start ends too, when it connects; the one after it runs to the end.
           (void)start(what, 1, gone, {"ncclCommInitRankConfig", 1});
           CHECK(standin::has_died(gone));
           // Which step that is depends on how soon the others have heard of the death.

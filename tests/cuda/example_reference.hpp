@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief The network of examples/nccl on the host, in plain loops: what it computes in fp32, and
-//! with bf16 weights, activations and messages beside fp32 sums and weights of the optimizer.
+//! with bf16 weights, activations and messages next to fp32 sums and weights of the optimizer.
 
 #include <array>
 #include <bit>
@@ -17,7 +17,7 @@ namespace reference {
 inline constexpr int rows = 8;
 inline constexpr int features = 16;
 
-//! The nearest number with eight bits behind the leading one's place; ties go to the even one.
+//! The nearest number with eight bits after the leading one's place; ties go to the even one.
 inline float to_bf16(float x) {
   auto const bits = std::bit_cast<std::uint32_t>(x);
   return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);

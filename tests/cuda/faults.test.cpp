@@ -174,7 +174,7 @@ void break_ranks(deed const& what, queue_case const& queue = {}) {
   // A wait, the end of the streams, the first report, and the answers.
   auto bound = deadline + 3 * abort_deadline + 5ms;
   if (queue.run_ahead == unbounded)
-    bound += abort_deadline; // the rank sits in a launch until the thread beside it ends that
+    bound += abort_deadline; // the rank sits in a launch until the thread next to it ends that
   for (named_plan const& plan : plans_to_break(queue.depth))
     for (bool const graph : {false, true}) {
       nccl_case const work{.work = plan.work,
@@ -321,7 +321,7 @@ TEST_CASE("a fault at any call ends all ranks with a short queue of launches") {
       break_ranks(each, queue);
 }
 TEST_CASE("a fault at any call ends all ranks also where one sits in a launch") {
-  // Nothing ends a launch behind a pass that never does, so nothing stalls here.
+  // Nothing ends a launch after a pass that never does, so nothing stalls here.
   for (queue_case const& queue : {queue_case{16, unbounded, 397},
                                   queue_case{128, unbounded, 1999, 53},
                                   queue_case{1024, unbounded, 9973, 997}})

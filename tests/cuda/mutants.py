@@ -134,7 +134,7 @@ MUTANTS = [
      "for (std::size_t k = 0; PLANTED && k < group.size(); ++k)\n"
      "        own.board.complete(first + static_cast<int>(k), on);\n"
      "      if (several)\n        check(ncclGroupStart()",
-     # Recorded again behind the post, these would hide the early ones.
+     # Recorded again after the post, these would hide the early ones.
      "for (std::size_t k = 0; k < group.size(); ++k)\n      own.board.complete(first",
      "for (std::size_t k = 0; !PLANTED && k < group.size(); ++k)\n      own.board.complete(first"),
     ("send to the wrong rank", MESSAGES, "int const peer = lane.members().rank_of(spread && sends ? device_ : other);",

@@ -347,8 +347,8 @@ verdict crowded(mutant const& what, named_plan const& plan) {
   return {};
 }
 
-//! Communicators of the program, which take 4 blocks and 8: lanes with room beside them only in one
-//! stream, and lanes without room.
+//! Communicators of the program, which take 4 blocks and 8: lanes with room next to them only in
+//! one stream, and lanes without room.
 verdict registered(mutant const& what, named_plan const& plan) {
   nccl_case const work{.work = plan.work,
                        .steps = 1,
@@ -427,7 +427,7 @@ verdict unnoticed(mutant const& what, named_plan const& plan, bool graph) {
     if (!found.empty())
       return found;
   }
-  // Rank 0 sends rank 1 three messages a step, each with its header behind it, after the first use.
+  // Rank 0 sends rank 1 three messages a step, each with its header after it, after the first use.
   using corruptions = std::vector<standin::corruption>;
   std::uint64_t const message = 2 + 2 * (3 + 1);
   auto const is_in_place = [&](std::uint64_t other) {

@@ -226,7 +226,7 @@ TEST_CASE(
       auto const few = counted(2);
       auto const more = counted(3);
       auto const expected = pipelining::detail::count_calls(plan.work);
-      int streams = 0; // beside those of passes
+      int streams = 0; // in addition to those of passes
       for (int device = 0; device < plan.work.over.extents.devices; ++device) {
         int last = 0;
         for (pipelining::item const& step : plan.work.view().program_of(device))
@@ -235,7 +235,8 @@ TEST_CASE(
       }
       CHECK(more[0] - few[0] == static_cast<std::uint64_t>(expected.messages));
       CHECK(more[1] - few[1] == static_cast<std::uint64_t>(expected.group_marks));
-      // Beside the waits of items, every stream waits for the start and is waited for at the end.
+      // In addition to the waits of items, every stream waits for the start and is waited for at
+      // the end.
       CHECK(more[2] - few[2] == static_cast<std::uint64_t>(expected.waits + 2 * streams));
       CHECK(more[3] - few[3] == static_cast<std::uint64_t>(expected.copies));
     }
@@ -256,7 +257,7 @@ TEST_CASE("a stage that throws ends the run on all ranks, with rank, pass and po
         CHECK(result.ranks[rank].failed_device == 1);
         CHECK(result.ranks[rank].nested == (rank == 1 ? "loss is not a number" : ""));
       }
-      // Kernels behind an aborted message run on what its slot holds, so reads are not checked.
+      // Kernels after an aborted message run on what its slot holds, so reads are not checked.
       CHECK(!standin::found(standin::finding::misuse));
       CHECK(!standin::found(standin::finding::deadlock));
     }

@@ -182,7 +182,7 @@ void run_on_streams(round_case const& what, round_host& host, round_result& resu
   result.findings = standin::summary();
 }
 
-//! One step: nothing orders what a rank puts on the host behind what others have read there in the
+//! One step: nothing orders what a rank puts on the host after what others have read there in the
 //! step before; a program has a barrier of its processes for that.
 void run_rank(
   round_case const& what, int rank, round_host& host, memory_board& board, round_result& result) {

@@ -348,7 +348,7 @@ TEST_CASE("a graph that its GPU never begins is left behind on streams, and one 
                               .deadline_ns = 5'000'000};
       standin::configure({.launch_depth = 16});
       CHECK(run_on_streams(work).failure == "");
-      // The last event is the one behind the graph.
+      // The last event is the one after the graph.
       auto const records = standin::calls_of("cudaEventRecord");
       bool const launch = stalled == std::string("cudaGraphLaunch");
       standin::configure({.launch_depth = 16,
@@ -356,7 +356,7 @@ TEST_CASE("a graph that its GPU never begins is left behind on streams, and one 
                                       .call = launch ? 1 : records,
                                       .action = standin::fault_action::stall}}});
       streams_result result;
-      // A thread that is left behind ends with its process, as which a rank counts.
+      // A thread that is abandoned ends with its process, as which a rank counts.
       auto const outcomes = standin::run_ranks(1, [&](int) { result = run_on_streams(work); });
       CHECK(!outcomes[0].threw);
       CHECK(!standin::found(standin::finding::deadlock));

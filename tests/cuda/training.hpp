@@ -44,7 +44,7 @@ struct training_result {
   int made_up = 0;                  //!< steps of stages that came late
   int moves = 0;                    //!< of memory under stages that have seen it
   long repeated = 0;                //!< iterations that began again
-  //! [steps][stages], the totals behind each step; of ranks, those of rank 0.
+  //! [steps][stages], the totals after each step; of ranks, those of rank 0.
   std::vector<std::vector<support::training_row>> rows{};
   std::string failure{};
   std::string findings{};         //!< of the stand-in after the last step

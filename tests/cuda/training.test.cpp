@@ -186,7 +186,7 @@ TEST_CASE("two replicas add up their gradients while the pipeline cools down") {
         check_equal(result, expected[0]);
         check_equal(result, expected[1], static_cast<std::size_t>(stages));
         CHECK(standin::summary() == "");
-        // Where devices own several stages, passes of others are enqueued behind a reduction.
+        // Where devices own several stages, passes of others are enqueued after a reduction.
         CHECK((result.passes_after_reduction > 0) == (stages > extents.devices));
       }
   }

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The executors with one bug each behind complete gradients, as training_mutants.py writes
+//! @brief The executors with one bug each after complete gradients, as training_mutants.py writes
 //! them.
 
 #include <string>

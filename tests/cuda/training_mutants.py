@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Plants bugs into what executors for CUDA do behind complete gradients, of which a program chooses one when it runs.
+"""Plants bugs into what executors for CUDA do after complete gradients, of which a program chooses one when it runs.
 
 usage: training_mutants.py ROOT OUT
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Every bug planted behind complete gradients is found by one of the checks of training.test.cpp or
+// Every bug planted after complete gradients is found by one of the checks of training.test.cpp or
 // plans.test.cpp.
 #include <doctest/doctest.h>
 

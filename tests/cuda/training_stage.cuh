@@ -97,7 +97,7 @@ static __global__ void zero_kernel(trained* s) {
 } // namespace training_stage_detail
 
 //! @brief What the stages of one rank need to add up gradients with their replica: a communicator
-//! and a stream beside those of the pipeline.
+//! and a stream next to those of the pipeline.
 struct replica_line {
   ncclComm_t with = nullptr;
   cudaStream_t on = nullptr;
@@ -106,7 +106,7 @@ struct replica_line {
   int reductions = 0;            //!< started in this step
   int passes_after = 0;          //!< enqueued after a reduction of the step had started
 
-  //! Starts adding up one number, behind what is on the compute stream now.
+  //! Starts adding up one number, after what is on the compute stream now.
   void reduce(float* number, cudaStream_t compute) {
     namespace cuda = pipelining::cuda;
     cuda::check(cudaEventRecord(ready, compute), "cudaEventRecord");

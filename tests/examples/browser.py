@@ -16,7 +16,7 @@ def find():
 
 
 class Browser:
-    """One page. Messages are JSON objects with a zero byte behind each, on the descriptors 3 and 4 of the browser."""
+    """One page. Messages are JSON objects with a zero byte after each, on the descriptors 3 and 4 of the browser."""
 
     def __init__(self, program, width=1280, height=860):
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)

@@ -179,7 +179,7 @@ class Choice(unittest.TestCase):
         weights[1] += output_layer
         backward[1] += 2 * output_layer
         message = 2 * sequence * hidden / 300e9
-        # Two gathers and two scatters a layer, of all but the own share; backward behind the gradient of the weights.
+        # Two gathers and two scatters a layer, of all but the own share; backward after the gradient of the weights.
         exchange = [count * 4 * (tensor - 1) / tensor * message for count in held_layers]
         forward = [own + more for own, more in zip(forward, exchange)]
         backward = [own + max(0, more - hides) for own, more, hides in zip(backward, exchange, weights)]
@@ -556,7 +556,7 @@ class Choice(unittest.TestCase):
             self.assertAlmostEqual(rows["1f1b"]["memory_gb"], (resident + 2 * activation) / 1e9, places=9)
             second = resident + 6 * sequence * vocabulary + activation
             self.assertAlmostEqual(rows["1f1b with recompute"]["memory_gb"], second / 1e9, places=9)
-            # A copy takes 0.03 s beside passes of a second: activations that idle leave for nothing.
+            # A copy takes 0.03 s next to passes of a second: activations that idle leave for nothing.
             plain, copied = rows["gpipe"], rows["gpipe with offload"]
             self.assertAlmostEqual(plain["seconds"], copied["seconds"])
             self.assertLess(copied["memory_gb"], plain["memory_gb"] - 3 * activation / 1e9)

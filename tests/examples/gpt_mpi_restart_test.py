@@ -171,7 +171,7 @@ def check_shards_again():
             assert result.returncode == 0, result
             check_trained(result.stdout, 12)
             assert went_on_after(result.stdout) == 4, result
-            # Who comes a step behind hears of it there.
+            # Who comes a step late hears of it there.
             assert len(re.findall(r"^gpt_mpi: rank \d, step [67]: run: .*it was told to, by --fail-at", result.stderr, re.MULTILINE)) \
                 == RANKS, result.stderr
 

@@ -75,7 +75,7 @@ class Pages:
         return json.loads(self.page.evaluate(f"JSON.stringify(timeline.views[{view}].figures)"))
 
     def slide(self, **values):
-        """Types values beside sliders, as a user does."""
+        """Types values next to sliders, as a user does."""
         for key, value in values.items():
             self.page.evaluate(f"{{const e = document.getElementById('{key}_value'); e.value = '{value}';"
                                "e.dispatchEvent(new Event('input'))}")
@@ -197,7 +197,7 @@ def check_adapters(pages):
 
 
 def check_braids(pages):
-    """All-reduces that the other pass of a pair hides, or the gradient of the weights behind it."""
+    """All-reduces that the other pass of a pair hides, or the gradient of the weights after it."""
     for name, keeps_order in (("stp", True), ("v-half", False), ("1f1b", True), ("dualpipe", True)):
         words = words_of(name, 4, 12)
         costs = ["--cost", "1,1.25,0.75,0.125", "--all-reduce"]
@@ -352,7 +352,7 @@ def check_bytes(pages):
 
 
 def check_measured(pages, folder):
-    """The page of the demo: planned, and as measured in the trace beside it."""
+    """The page of the demo: planned, and as measured in the trace next to it."""
     text = pathlib.Path(folder, "text")
     text.write_text("it was the best of times, it was the worst of times; " * 40)
     subprocess.run([GPT, "--layers", "8", "--width", "32", "--sequence", "32", "--devices", "4", "--microbatches", "8",

@@ -39,7 +39,7 @@ def table(*words):
 
 
 def strict_json(text):
-    """What JSON says, without the Infinity and NaN that Python reads beside it."""
+    """What JSON says, without the Infinity and NaN that Python reads next to it."""
     def refuse(name):
         raise AssertionError(f"{name} is no number of JSON")
     return json.loads(text, parse_constant=refuse)
@@ -610,7 +610,7 @@ class Timetables(unittest.TestCase):
                                         for kind in ("forward", "backward_input", "backward_weight")}}), encoding="utf-8")
             for adapted, wanted in (("recompute", 857.4), ("recompute-first", 1126.2)):
                 self.assertAlmostEqual(table("1f1b", "--devices", 8, "--microbatches", 32, "--with", adapted, "--cost", file)["makespan"], wanted)
-        for cost in ("0.25", "8"):  # chunks: what hides behind the next one moves
+        for cost in ("0.25", "8"):  # chunks: what hides under the next one moves
             self.assertEqual(table("seq1f1b", *size, "--with", "offload-chunks", "--copy-cost", cost)["makespan"],
                              table("seq1f1b", *size)["makespan"])
         plain = table("1f1b", "--devices", 4, "--microbatches", 8, "--with", "vocabulary-2", "--vocabulary-cost", "0,0,0,0")

@@ -43,7 +43,7 @@ void check_trap(bool graph) {
   CHECK(has(told, "cudaErrorLaunchFailure"));
   CHECK(result.failures.at(2) == after_failure);
   CHECK(result.gradients.empty());
-  // The model has found the trap, and behind it no deadlock and nothing else.
+  // The model has found the trap, and after it no deadlock and nothing else.
   std::string const found = machine::findings();
   CAPTURE(found);
   CHECK(std::count(found.begin(), found.end(), '\n') == (machine::on_model() ? 1 : 0));

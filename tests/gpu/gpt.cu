@@ -152,7 +152,7 @@ std::vector<float> gpt_tests::adamw_on_gpu(std::vector<float> const& value,
   pp::cuda::check(
     cudaMemcpy(operand.data(), weight.operand(), operand.size() * 2, cudaMemcpyDeviceToHost),
     "cudaMemcpy");
-  for (float const x : as_floats(operand)) // behind the values, what products read
+  for (float const x : as_floats(operand)) // after the values, what products read
     result.push_back(x);
   return result;
 }

@@ -37,7 +37,7 @@ struct product_answers {
 };
 product_answers products_on_gpu(product_problem const& of);
 
-//! @brief Values of a tensor after some steps of AdamW with the same gradient; behind them, the
+//! @brief Values of a tensor after some steps of AdamW with the same gradient; after them, the
 //! same as products in bf16 read them.
 std::vector<float>
 adamw_on_gpu(std::vector<float> const& value, std::vector<float> const& gradient, int steps);

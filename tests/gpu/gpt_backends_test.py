@@ -25,7 +25,7 @@ def run(*arguments, ranks=2):
 
 
 def train(backend, schedule, *options, passes, ranks=2, page=True):
-    """The report of a run that must end well. passes: of the whole timetable. page: with planned times beside measured ones."""
+    """The report of a run that must end well. passes: of the whole timetable. page: with planned times next to measured ones."""
     with tempfile.TemporaryDirectory() as folder:
         ended = run("--backend", backend, *SMALL, "--schedule", schedule, *options, "--output", folder, ranks=ranks)
         assert ended.returncode == 0 and ended.stderr == "", (ended.stdout, ended.stderr)
@@ -61,7 +61,7 @@ def between_norms(*chosen):
 
 
 def clipped(report):
-    """How many steps, and a hash of the weights behind them."""
+    """How many steps, and a hash of the weights after them."""
     return re.search(r"in (\d+) of \d+ steps, left out in 0; weights (\w{16})", report).groups()
 
 

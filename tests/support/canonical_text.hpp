@@ -134,7 +134,7 @@ void write_pass(Sink& sink, flow_labels const& labels, pipelining::pass const& w
 
 namespace detail {
 
-//! Calls `use(entry)` for every entry of a timetable, device after device, behind a line that names
+//! Calls `use(entry)` for every entry of a timetable, device after device, after a line that names
 //! the device and the engine of its row.
 template <class Sink, class Use>
 void write_rows(Sink& sink, pipelining::timetable_view const& table, Use use) {

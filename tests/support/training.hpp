@@ -101,7 +101,7 @@ PIPELINING_HOST_DEVICE inline training_row row_of(trained const& s, bool first) 
           finite(s.gradient) && finite(s.shared_gradient) ? 0 : 1};
 }
 
-//! All rows, one `stride` bytes behind the other.
+//! All rows, one `stride` bytes after the other.
 struct training_rows {
   void const* data;
   std::int64_t stride;
@@ -225,7 +225,7 @@ struct copied_row {
   return {s.gradient, s.shared_gradient, s.loss};
 }
 
-//! Adds the rows of all copies, one `stride` bytes behind the other, the first one first.
+//! Adds the rows of all copies, one `stride` bytes after the other, the first one first.
 PIPELINING_HOST_DEVICE inline void
 add_copied_rows(trained& s, void const* data, std::int64_t stride, int count) {
   for (int c = 0; c < count; ++c) {

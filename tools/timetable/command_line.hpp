@@ -9,7 +9,7 @@
 
 namespace examples {
 
-//! What `timetable search` is told beside the pipeline.
+//! What `timetable search` is told in addition to the pipeline.
 struct search_command {
   double memory = 0;        //!< microbatches of a device's share of the model
   std::vector<double> room; //!< in place of that: bytes, of each device or one for all

@@ -25,7 +25,7 @@ struct too_long : std::runtime_error {
 //! Runs `work`, on a thread of its own where there is a bound.
 //!
 //! @param name what takes long. @param most_seconds the bound; 0 for none.
-//! @throws too_long behind the bound, and whatever `work` throws.
+//! @throws too_long after the bound, and whatever `work` throws.
 template <class Result>
 Result with_patience(std::string const& name, double most_seconds, std::function<Result()> work) {
   if (!(most_seconds > 0))

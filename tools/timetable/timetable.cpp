@@ -95,7 +95,7 @@ constexpr verb verb_table[] = {
    blocks},
   {verbs::reproduce,
    "TABLE",
-   "Prints figures of papers beside those of this library.",
+   "Prints figures of papers next to those of this library.",
    reproduce_options,
    reproduce,
    "TABLE",

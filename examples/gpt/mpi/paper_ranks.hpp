@@ -54,7 +54,7 @@ public:
         gradients_.data(), count, MPI_FLOAT, last_, gradient_tag(rank_), world_, &received_));
     }
   }
-  //! Behind it: the gradients are here.
+  //! After it: the gradients are here.
   void end() {
     wait_(sent_[0]);
     wait_(sent_[1]);

@@ -25,9 +25,9 @@ struct tile_position {
   std::int32_t batch;       //!< the sequence
   std::int32_t head;        //!< query head
   std::int32_t query_begin; //!< position of the first query
-  std::int32_t query_end;   //!< one behind the last query
+  std::int32_t query_end;   //!< one after the last query
   std::int32_t key_begin;   //!< position of the first key
-  std::int32_t key_end;     //!< one behind the last key
+  std::int32_t key_end;     //!< one after the last key
 };
 
 //! @brief The cover of a tile by a mask.
@@ -108,7 +108,7 @@ struct full {
 
 //! @brief A query sees keys from `before` positions before it to `after` positions after it.
 struct sliding_window {
-  std::int32_t before = 0; //!< positions behind the query that it sees
+  std::int32_t before = 0; //!< earlier positions that a query sees
   std::int32_t after = 0;  //!< positions ahead of the query that it sees
 
   [[nodiscard]] PIPELINING_HOST_DEVICE constexpr bool keep(pair_position at) const {

@@ -43,7 +43,7 @@ enum class failure_cause : char {
 
 //! The place of a rank when it stopped, as it tells the others.
 struct rank_standing {
-  std::string text{};           //!< behind the name of the rank: "has not ended item 3 of 12: ..."
+  std::string text{};           //!< after the name of the rank: "has not ended item 3 of 12: ..."
   std::vector<int> waits_for{}; //!< the ranks that it waits for there; none: it is at work itself
   failure_cause cause = failure_cause::told; //!< whose failure it stopped for
 };
@@ -85,7 +85,7 @@ struct failure_origin {
   return name + "/standing/" + std::to_string(rank);
 }
 
-// A letter for the cause, the ranks with a comma behind each, a bar, the text.
+// A letter for the cause, the ranks with a comma after each, a bar, the text.
 [[nodiscard]] inline std::string write_standing(rank_standing const& where) {
   std::string line(1, static_cast<char>(where.cause));
   for (int const rank : where.waits_for)

@@ -234,7 +234,7 @@ look_up_host(std::string const& host, int port, int flags, std::vector<endpoint>
   return 0;
 }
 
-//! The same with a deadline: a name is looked up by a thread that is left behind when it is late.
+//! The same with a deadline: a name is looked up by a thread that is abandoned when it is late.
 template <class Clock>
 [[nodiscard]] std::vector<endpoint>
 resolve(std::string const& host, int port, countdown<Clock>& end, std::string& problem) {

@@ -356,14 +356,14 @@ using store = basic_store<>; //!< The store of a run, with the clock of the mach
 //! @brief Rank 0 says where its store is, and its secret. The file appears whole or not at all, and
 //! can be read by its owner alone.
 //! @param address its job must be one that no earlier run had, such as the batch system's job
-//! number: a file that was left behind is known by it. Names and secret are one line each.
+//! number: a file that was abandoned is known by it. Names and secret are one line each.
 //! @throws std::runtime_error when the file cannot be written.
 inline void write_store_file(std::string const& path, store_address const& address) {
   std::string const draft = path + ".draft";
   std::string const text = std::string(detail::store_magic) + '\n' + address.job + '\n' +
                            address.host + '\n' + std::to_string(address.port) + '\n' +
                            std::to_string(address.ranks) + '\n' + address.secret + "\n";
-  (void)::unlink(draft.c_str()); // one that was left behind may have other rights
+  (void)::unlink(draft.c_str()); // one that was abandoned may have other rights
   detail::descriptor const file(
     ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.get() < 0 ||

@@ -81,7 +81,7 @@ private:
         wait(watched);
         if ((watched[1].revents & POLLIN) != 0)
           admit();
-        // Others may come and go meanwhile; those are behind in the list.
+        // Others may come and go meanwhile; those come later in the list.
         for (std::size_t i = 0; i < guests_.size(); ++i)
           attend(*guests_[i]);
         sweep();

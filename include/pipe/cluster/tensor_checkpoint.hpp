@@ -472,7 +472,7 @@ draft_of(checkpoint_place const& place, std::int64_t step, std::span<state_tenso
 //! A process that limits the size of its files (ulimit -f) ignores SIGXFSZ, which would end it
 //! here; then the error says so.
 //!
-//! @param step [count] how many steps the state has behind it.
+//! @param step [count] how many steps the state has done.
 //! @param place `layout` is written, and not compared: another one can load what is written here.
 //! @pre keep >= 2, and no rank is further ahead than that of the slowest.
 //! @throws std::runtime_error where a file cannot be written, or those of this rank are of another
@@ -547,7 +547,7 @@ checkpoints_of(checkpoint_place const& place, std::span<state_tensor const> want
 //! forget later ones. Collective.
 //! @param rank in the store, which has `size` of them.
 //! @param name tells what ranks say here apart; used once in a store, such as "attempt 2".
-//! @return how many steps all ranks have behind them there; nothing: they begin at the beginning.
+//! @return how many steps all ranks have done there; nothing: they begin at the beginning.
 //! @throws std::runtime_error where a rank cannot take part, on all ranks; deadline_error past the
 //! deadline.
 //! @complexity O(size) values from the store, and as checkpoints_of.

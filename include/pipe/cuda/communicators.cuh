@@ -154,9 +154,9 @@ namespace pipelining::inline v0_3::cuda::detail {
 //! ncclCommAbort and ncclCommDestroy wait for the communicator's own stream, and so for all that
 //! stands before its last kernel: a kernel of another communicator, or a pass that never ends. One
 //! after the other they could wait for ever, and in a group too where a pass does. So they are
-//! called beside the thread that enqueues, which waits for them with a deadline and leaves them
-//! behind past it. That thread itself may sit in a launch that finds the queue of its GPU full; the
-//! guard ends what the queue waits for.
+//! called next to the thread that enqueues, which waits for them with a deadline and leaves them
+//! to themselves past it. That thread itself may sit in a launch that finds the queue of its GPU
+//! full; the guard ends what the queue waits for.
 //!
 //! One of the two threads uses the communicators at a time: the rank while a `use` lives, the guard
 //! from its first call on. A rank that stays in a call of NCCL for long beyond its deadline loses
@@ -210,7 +210,7 @@ public:
     if (!thread_.joinable())
       return;
     if (!shared_->entries.empty()) {
-      (void)end(wish::abort, shared_->patience); // which joins it, or leaves it behind
+      (void)end(wish::abort, shared_->patience); // which joins it, or leaves it
       return;
     }
     ask(wish::leave);
@@ -243,7 +243,7 @@ public:
   //! launch, and is to be destroyed when their kernels have let that return.
   void start_abort() { ask(wish::abort); }
   //! Aborts all communicators. No graph with them may exist any more.
-  //! @return false when they have not ended in time; their thread is left behind then, and what it
+  //! @return false when they have not ended in time; their thread is abandoned then, and what it
   //! uses must live on.
   [[nodiscard]] bool abort(std::chrono::nanoseconds patience) { return end(wish::abort, patience); }
   //! Destroys all communicators but the user's. @return as `abort`.

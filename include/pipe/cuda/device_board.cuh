@@ -53,7 +53,7 @@ namespace detail {
 //! Brings the rows of the totals of one device to its host, which decides with `accepts`
 //! whether the stages step and whether the iteration before was right.
 //!
-//! The rows are copied to pinned memory on the stream of passes, behind what brings them, and an
+//! The rows are copied to pinned memory on the stream of passes, after what brings them, and an
 //! event tells when they have come; all stages of the device decide with one copy. Until then the
 //! host enqueues nothing more for this device, since a GPU cannot take back what is enqueued, but
 //! all that comes before has been: the forward passes of the next iteration run while the rows
@@ -349,7 +349,7 @@ public:
     }
   }
   //! The first item that was not complete when the device was last looked at; `end` of that
-  //! look if all were. Items without an event count as complete with those behind them.
+  //! look if all were. Items without an event count as complete with those after them.
   [[nodiscard]] int first_unfinished() const noexcept { return ended_; }
 
 private:

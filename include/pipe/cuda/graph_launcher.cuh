@@ -37,7 +37,7 @@ inline void refuse_validation(plan_view const& work) {
 //!
 //! A launch waits while the queue of its GPU is full, and for ever where the GPU has not begun a
 //! graph with more nodes than the queue holds. Nothing ends such a launch from outside, so it is
-//! left behind with its thread. Until a launch returns, its runner makes no call of CUDA, which
+//! abandoned with its thread. Until a launch returns, its runner makes no call of CUDA, which
 //! could wait for the same.
 template <class Clock>
 class graph_launcher {
@@ -76,7 +76,7 @@ public:
 
   //! Ends the thread, if need be after the launch in progress.
   //! @param left of the time that this may take, with what else looks at it.
-  //! @return false when that has not returned by then: it is left behind, and what it uses must
+  //! @return false when that has not returned by then: it is abandoned, and what it uses must
   //! live on.
   [[nodiscard]] bool end(rooms::countdown<Clock>& left) {
     if (!thread_.joinable())
@@ -131,7 +131,7 @@ private:
       }
       deed launched = deed::launch;
       if (!all.doing.compare_exchange_strong(launched, deed::nothing))
-        return; // left behind
+        return; // abandoned
     }
   }
 

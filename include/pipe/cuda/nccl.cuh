@@ -66,12 +66,12 @@ namespace detail {
 //! rank stops enqueuing, tells the others through the store, destroys its graph, aborts its
 //! communicators together and waits for them and its streams with a second deadline. Then `step`
 //! throws a run_error with the reason and with the item at which this rank stood. What has not
-//! ended by then, such as a kernel that never ends, is left behind. The runner is of no more use
+//! ended by then, such as a kernel that never ends, is abandoned. The runner is of no more use
 //! after that; report, and end the process.
 //!
 //! The host waits for items that it has enqueued earlier, so that it does not meet a full queue of
-//! its GPU; where it does, because a pass launches very many kernels, a thread beside it ends the
-//! step soon after the deadline. Graphs are launched by another thread, which is left behind where
+//! its GPU; where it does, because a pass launches very many kernels, a thread next to it ends the
+//! step soon after the deadline. Graphs are launched by another thread, which is abandoned where
 //! a launch does not return. A third one watches steps, where the clock is the machine's, and ends
 //! the process where a pass does not return (run_error::hung_status).
 //!

@@ -125,7 +125,7 @@ public:
 
   //! Takes a plan: makes the communicators that it lacks, and uses every edge once that no
   //! plan before has had. Collective.
-  //! @param at the place of another plan, which is gone then, or behind all.
+  //! @param at the place of another plan, which is gone then, or after all.
   //! @param number of the plan among those that were taken.
   //! @pre no step runs.
   void take(plan work, std::size_t at, int number) {

@@ -93,7 +93,7 @@ public:
       for (registered_communicator const& each : options.communicators)
         guard_->add(each.handle, true);
     }
-    // All ids at once, so that nobody waits for one that is made behind another communicator.
+    // All ids at once, so that nobody waits for one that is made after another communicator.
     for (communicator const* each : fresh)
       if (each->members().devices.front() == device_)
         publish_id(waiting, each->label());

@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3::cuda {
 //!
 //! It cannot wait in circles with the runner's if all kernels of NCCL fit on the GPU at once, and
 //! one thread of each rank enqueues for both, in an order that is the same on all ranks which share
-//! both. The runner counts blocks as they are given here, and refuses what does not fit beside one
+//! both. The runner counts blocks as they are given here, and refuses what does not fit next to one
 //! of its own kernels; and a step by another thread than the first one's. It cannot see in which
 //! order the program enqueues, how many kernels of other communicators there are, or how long its
 //! passes keep the SMs.
@@ -42,7 +42,7 @@ struct nccl_options {
   //! process was suspended does not count (countdown).
   std::chrono::nanoseconds deadline = std::chrono::seconds(60);
   //! After a failure, and when communicators are closed: the longest that these and the streams of
-  //! this rank may take to end. Past it they are left behind. A pass or a hook that has not
+  //! this rank may take to end. Past it they are abandoned. A pass or a hook that has not
   //! returned after the deadline and twice as long as this ends its process with
   //! run_error::hung_status, since it runs on the caller's own thread; where one rank has no
   //! communicator, after the deadline.
@@ -73,7 +73,7 @@ struct nccl_options {
   //! Their kernels count where lanes are to fit on the GPU, and the runner refuses those that leave
   //! no room for one of its own, unless NCCL_LAUNCH_ORDER_IMPLICIT=1 is set, by which the program
   //! vouches for one order of launches on all ranks. One thread makes all steps then. A failure
-  //! aborts them together with the runner's: one kernel may stand behind another of them. After a
+  //! aborts them together with the runner's: one kernel may stand after another of them. After a
   //! step that has thrown they are no more; else they stay the program's, to be destroyed after the
   //! runner.
   std::vector<registered_communicator> communicators = {};

@@ -120,7 +120,7 @@ struct nccl_plan {
   //! any item, and wait for any of its peers.
   [[nodiscard]] rooms::rank_standing standing_in_launch() const {
     rooms::rank_standing found{
-      "is in the launch of its graph, at" + item_in_words(0) + ", or behind it", {}};
+      "is in the launch of its graph, at" + item_in_words(0) + ", or after it", {}};
     for (item const& step : view.program_of(rank))
       if (step.what != operation::run) {
         int const peer = view.message_of(step).peer;

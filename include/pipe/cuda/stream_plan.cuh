@@ -226,8 +226,9 @@ bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go 
 //! One order of all items of all devices in which the ends of a group come one right after
 //! the other: for each item or group, the device whose turn it is.
 //!
-//! Devices take turns of one pass each, so that none is far behind the others: a host that enqueues
-//! in this order, and only so far ahead, lets no device run dry while it waits for another.
+//! Devices take turns of one pass each, so that none is much later than the others: a host that
+//! enqueues in this order, and only so far ahead, lets no device run dry while it waits for
+//! another.
 //!
 //! @pre prove(work)
 //! @complexity O(n P) for n items.
@@ -299,7 +300,7 @@ struct stream_plan {
     spread(captured);
   }
   //! Where a device has found that the iteration begins again, takes it on to the next
-  //! messages that come to it all the same, or behind its last item.
+  //! messages that come to it all the same, or after its last item.
   void leave_out(int device) {
     auto const d = static_cast<std::size_t>(device);
     step_decisions const* const its = boards[d].decisions();

@@ -80,9 +80,9 @@ struct stream_options {
 //!
 //! One thread enqueues everything in one order that all devices' programs are parts of. Before the
 //! end of the iteration the host waits only for items `stream_options::run_ahead` places back, so
-//! that it does not meet a full queue of a GPU. A graph is launched by a thread beside it, which is
-//! left behind where the launch does not return before the deadline. Streams, events and memory are
-//! made once, what the plan keeps on the host is pinned; a step allocates nothing.
+//! that it does not meet a full queue of a GPU. A graph is launched by a thread next to it, which
+//! is abandoned where the launch does not return before the deadline. Streams, events and memory
+//! are made once, what the plan keeps on the host is pinned; a step allocates nothing.
 //!
 //! Plans of `lower_post_validated` run with `post_validated_steps`, without a graph: the host
 //! decides in the middle of an iteration, when the rows of the totals have come to it
@@ -93,7 +93,7 @@ struct stream_options {
 //! an error of CUDA the runner is of no more use; what a device still works on is then never freed,
 //! since freeing would wait for it.
 //!
-//! A thread beside the caller's watches steps, where the clock is the machine's
+//! A thread next to the caller's watches steps, where the clock is the machine's
 //! (run_error::hung_status).
 template <class Stages, class Clock = detail::rooms::polling_clock>
 class stream_runner {
@@ -528,7 +528,7 @@ private:
   // For all waits of the iteration together.
   detail::rooms::countdown<Clock> left_{std::chrono::nanoseconds::zero(),
                                         typename Clock::time_point()};
-  bool end_recorded_ = false; // behind all of the iteration
+  bool end_recorded_ = false; // after all of the iteration
   bool stuck_ = false;
   detail::enqueuing_place place_;
   detail::rooms::watchdog_for<Clock> watchdog_; // the first to end

@@ -35,7 +35,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The addresses at which other machines may reach this one, its name behind them; the loopback
+//! The addresses at which other machines may reach this one, its name after them; the loopback
 //! address where it has no other one.
 [[nodiscard]] inline std::string own_addresses() {
   std::vector<std::string> found;
@@ -93,7 +93,7 @@ inline void check_started_by_mpi() {
 
 //! @brief Rank 0's server, and this process's line to it.
 //!
-//! Rank 0 takes a free port, or MASTER_PORT where the environment has it beside MASTER_ADDR, and
+//! Rank 0 takes a free port, or MASTER_PORT where the environment has it next to MASTER_ADDR, and
 //! tells the others by MPI where it is and a secret of this run. MASTER_ADDR replaces the addresses
 //! of its machine. Both are said of rank 0 of the whole run, so a store of some of its ranks does
 //! without them.

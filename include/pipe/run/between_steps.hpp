@@ -178,7 +178,7 @@ template <class Time>
   case subject::early_update:
   case subject::validation:
     return "bool accepts(context const&, totals const&), roll_back(context const&, bool stepped) "
-           "and begin_iteration(context const&) beside optimizer_step, or lower the plan with "
+           "and begin_iteration(context const&) next to optimizer_step, or lower the plan with "
            "step_validation::at_once";
   default: return "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
   }

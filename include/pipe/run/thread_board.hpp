@@ -322,7 +322,7 @@ struct thread_board {
               view.host_bytes_of(device));
   }
 
-  //! Makes room for a plan, behind the others or in the place of one. No errand may run.
+  //! Makes room for a plan, after the others or in the place of one. No errand may run.
   void put(plan lowered, std::size_t at) {
     auto added = std::make_unique<thread_plan>(std::move(lowered));
     reserve(added->view);

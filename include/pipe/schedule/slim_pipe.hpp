@@ -160,7 +160,7 @@ struct attention_exchange {
   }
 
 private:
-  //! How many passes of its kind the first device to run that kind has behind it when a device runs
+  //! How many passes of its kind the first device to run that kind has done when a device runs
   //! `what`: that is the same for all that run at the same time.
   [[nodiscard]] static constexpr int turn_of(shape const& extents, pass const& what) noexcept {
     int const own = what.stage % extents.devices;

@@ -118,7 +118,7 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
 
 //! A bound that no order goes below in which a device takes the microbatches one after the other.
 //!
-//! When device j starts its last forward, all but `limit` of its gradients of weights are behind
+//! When device j starts its last forward, all but `limit` of its gradients of weights stand before
 //! it. From there the last gradient of an input climbs to any device e <= j, which still has one
 //! gradient of weights to do. On the other side, a device waits for its first gradient, and has at
 //! most `limit` forward passes to fill that time with.

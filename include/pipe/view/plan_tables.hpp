@@ -49,7 +49,7 @@ constexpr void add_calls(plan_view work, int device, call_count& calls) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
   owned<bool> waited(count, false);
-  int streams = 0; // beside that of passes
+  int streams = 0; // next to that of passes
   for (int first = 0; first < count;) {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];

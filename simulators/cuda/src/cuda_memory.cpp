@@ -176,7 +176,7 @@ operation_ptr make_copy(model& m, stream& on, copy_shape const& c, std::string c
 }
 
 // Copies to or from pageable memory are staged: the call returns when the memory may be used again,
-// which a stream that is behind can delay. In a graph each launch stages them anew, and may wait.
+// which a late stream can delay. In a graph each launch stages them anew, and may wait.
 // Synchronous copies return when they are done.
 cudaError_t copy(model& m,
                  copy_shape const& c,

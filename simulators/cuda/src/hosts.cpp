@@ -208,7 +208,7 @@ host* model::earliest_sleeper() {
   return first;
 }
 
-// Of the threads that can go on, the one that is furthest behind this time, or null.
+// Of the threads that can go on, the one that is latest by this time, or null.
 host* model::earliest_able_before(nanoseconds when) {
   host* first = nullptr;
   for (auto const& h : hosts)
@@ -478,7 +478,7 @@ void model::start_ranks(std::vector<host*> const& ranks) {
   me.clock.advance(me.agent);
   me.joining = true;
   wait("run_ranks", [this] { return all_ranks_ended(); });
-  // A thread that a rank has left behind, in a call that never returns, ends with its process.
+  // A thread that a rank has abandoned, in a call that never returns, ends with its process.
   for (auto const& h : hosts)
     h->abandoned = h->helper && h->state != host_state::ended;
   wait("the end of all threads of ranks", [this] { return all_helpers_ended(); });

@@ -134,7 +134,7 @@ struct host {
   std::unordered_set<std::uint64_t> needed{};
   bool woken = false;
   bool wants_turn = false; //!< in the model, waiting for its turn
-  bool helper = false;     //!< started by a rank beside its own thread
+  bool helper = false;     //!< started by a rank next to its own thread
   bool dead = false;       //!< with all threads of its rank
   bool unwinding = false;  //!< dead, and let go on so that it can end
   bool abandoned = false;  //!< a helper whose rank has ended: what it waits for fails

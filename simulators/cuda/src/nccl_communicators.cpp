@@ -300,7 +300,7 @@ ncclResult_t asynchronous_error(model& m, ncclComm_t handle, ncclResult_t* out) 
 
 } // namespace
 
-// Each waits for its own stream, which is behind its last kernel, and so behind all that stood
+// Each waits for its own stream, which is after its last kernel, and so after all that stood
 // before that kernel; then for the graphs that use it.
 ncclResult_t standin::detail::end_together(model& m, std::vector<communicator*> const& comms) {
   auto const idle = [&m](communicator* comm) {
@@ -309,7 +309,7 @@ ncclResult_t standin::detail::end_together(model& m, std::vector<communicator*> 
   auto const busy = std::find_if_not(comms.begin(), comms.end(), idle);
   if (busy != comms.end() &&
       !m.wait(
-        "the end of " + (*busy)->label + ", behind its last kernel and its graphs",
+        "the end of " + (*busy)->label + ", after its last kernel and its graphs",
         [&] { return std::all_of(comms.begin(), comms.end(), idle); },
         *(*busy)->lane))
     return ncclSystemError;

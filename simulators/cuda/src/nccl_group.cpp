@@ -146,7 +146,7 @@ graph_node*& own_stream(model& m, stream& on, std::shared_ptr<operation_ptr> con
   return last;
 }
 
-// Behind each use an event is recorded there: the next use waits for it, the captured stream does
+// After each use an event is recorded there: the next use waits for it, the captured stream does
 // not.
 void record_own(model& m, stream& on, std::shared_ptr<operation_ptr> const& which) {
   auto const record = m.make(operation_kind::record, on, "an event of NCCL's own");
@@ -156,7 +156,7 @@ void record_own(model& m, stream& on, std::shared_ptr<operation_ptr> const& whic
   on.tail = before;
 }
 
-// A node of the host, behind the last one of the communicator and before its kernel.
+// A node of the host, after the last one of the communicator and before its kernel.
 void add_proxy(model& m, stream& on, communicator const& comm) {
   auto const proxy = m.make(operation_kind::host_function, on, "the proxy of " + comm.label);
   proxy->run = [&m](operation&) {

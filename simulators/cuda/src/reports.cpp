@@ -141,7 +141,7 @@ void model::why_waits(operation const& op, std::vector<std::string>& lines) {
     operation const* before = first_unfinished(*answer);
     std::string line = *op.what + " waits for " + *answer->what;
     if (before != answer)
-      line += ", which stands behind " + *before->what;
+      line += ", which stands after " + *before->what;
     lines.push_back(line);
   }
 }

@@ -65,7 +65,7 @@ static_assert(pp::detail::generated_schedule<generated<0>> && pp::schedule<gener
 static_assert(!pp::detail::closed_form_schedule<generated<0>>);
 static_assert(!pp::schedule<generated<1>> && !pp::schedule<generated<2>>);
 
-// What a schedule may have beside its order.
+// What a schedule may have in addition to its order.
 template <int Missing>
 struct with_parts : closed_form<0> {
   int device_of(pp::shape const&, int, int) const requires(Missing != 1);

@@ -221,7 +221,7 @@ TEST_CASE("hopper backward: queries that see nothing get 0 and give nothing") {
                                 8);
   check_backward<__nv_bfloat16>(
     "64", {.queries = 3, .keys = 0, .heads = 2}, at::causal{}, at::plain{}, 9);
-  // Keys that nobody sees, beside some that are seen: two tiles without work of three.
+  // Keys that nobody sees, next to some that are seen: two tiles without work of three.
   check_backward<__nv_bfloat16>(
     "64", {.queries = 20, .query_offset = 60, .keys = 300}, at::causal{}, at::plain{}, 9);
 }

@@ -60,7 +60,7 @@ std::string backward_verdict(ptx::memory& where,
                              ptx::options how,
                              std::vector<float>& seen) {
   backward_problem<element> problem(where, s, 22);
-  if (s.query_offset > s.keys) { // all keys are seen: what lies beside them must not be
+  if (s.query_offset > s.keys) { // all keys are seen: what lies next to them must not be
     push_logits_down(problem);
   }
   auto const exactly = reference_of(problem, at::causal{}, at::plain{});

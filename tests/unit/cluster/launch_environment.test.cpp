@@ -255,7 +255,7 @@ TEST_CASE("tasks of srun --mpi=pmi2 are Slurm's: each has its own GPU, and the s
   CHECK(task.address == "node8");
   CHECK(task.port == 20000 + 77 + 131 * 3);
   CHECK(task.job == "Slurm job 77, step 3");
-  // Hydra of a release that says no number on the machine, in the batch script and behind srun.
+  // Hydra of a release that says no number on the machine, in the batch script and after srun.
   pp::launch_environment const script = read({{"PMI_RANK", "0"},
                                               {"PMI_SIZE", "8"},
                                               {"SLURM_PROCID", "0"},

@@ -16,7 +16,7 @@ namespace pp = pipelining::detail;
 
 namespace {
 
-//! A file of this JSON text: its length before it, and so many bytes behind it.
+//! A file of this JSON text: its length before it, and so many bytes after it.
 std::string file_of(std::string const& json, std::size_t data_bytes) {
   std::string file;
   for (std::size_t i = 0, rest = json.size(); i < 8; ++i, rest >>= 8)

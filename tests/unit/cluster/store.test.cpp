@@ -157,7 +157,7 @@ TEST_CASE("a barrier of 256 ranks costs two messages per rank") {
   int const before_to_store = relay.to_store();
   int const before_to_ranks = relay.to_ranks();
   (void)meet(lines, "all");
-  // A question and its answer come behind whatever else a rank and the store say to each other.
+  // A question and its answer come after whatever else a rank and the store say to each other.
   for (pp::store& line : lines)
     CHECK(line.answers(patience));
   CHECK(relay.to_store() - before_to_store == size + size);

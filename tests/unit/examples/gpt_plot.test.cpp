@@ -27,7 +27,7 @@ double attribute(std::string const& element, std::string const& name) {
   return std::strtod(element.c_str() + at + name.size() + 3, nullptr);
 }
 
-//! Where the words inside and beside the plot stand, at 13 pixels and 0.6 of that for a letter.
+//! Where the words inside and next to the plot stand, at 13 pixels and 0.6 of that for a letter.
 std::vector<box> labels(std::string const& svg) {
   std::vector<box> all;
   for (auto at = svg.find("<text x="); at != svg.npos; at = svg.find("<text x=", at + 1)) {

@@ -91,7 +91,7 @@ TEST_CASE("a vocabulary in shards leaves loss and gradients as they are, but for
     single_device<float> whole(eight_layers, 2, cut, 9);
     auto const pieces = batch_of(microbatches);
     CHECK(alone.step(pieces) == doctest::Approx(whole.step(pieces)).epsilon(1e-6));
-    // Layers come in the same order; the embedding's rows do, shard behind shard.
+    // Layers come in the same order; the embedding's rows do, shard after shard.
     auto const got = gradients_of(alone);
     auto const expected = gradients_of(whole);
     REQUIRE(got.size() == expected.size());

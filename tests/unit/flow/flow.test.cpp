@@ -51,7 +51,7 @@ TEST_CASE("the rules of training follow from what its passes make and read") {
       CHECK(gradient.input == input_gradients);
       CHECK(gradient.input_step == 1);
       CHECK(gradient.chunk_step == 1);
-      // Behind the last stage nothing says that the own forward has run.
+      // After the last stage nothing says that the own forward has run.
       CHECK(gradient.own[0] == (has_after ? kind_links::none : outputs));
     }
     kind_links const& weights = links(pp::training, pass_kind::backward_weight, has_after);

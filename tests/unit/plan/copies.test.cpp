@@ -62,7 +62,7 @@ int most_on_host(pp::timetable_view const& table, int device) {
   return static_cast<int>(most);
 }
 
-//! Steps that wait for one that ends behind their planned start.
+//! Steps that wait for one that ends after their planned start.
 int late_waits(pp::plan_view work, pp::timetable_view const& table) {
   auto const times = planned_times(table);
   int late = 0;

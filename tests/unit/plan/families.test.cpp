@@ -111,7 +111,7 @@ TEST_CASE("a pass that is not recomputed is found") {
 
 namespace {
 
-//! A device posts a group of messages behind the step that was behind it so far, `count` steps on.
+//! A device posts a group of messages after the step that was after it so far, `count` steps on.
 void post_later(pp::plan& work, int device, int first, int count) {
   auto const at = work.items.begin() + work.offsets[static_cast<std::size_t>(device)];
   int const end = pp::detail::end_of_group(work.view().program_of(device), first);

@@ -120,7 +120,7 @@ void check_all(int devices, int microbatches, Cost const& cost) {
   }
 }
 
-//! The shortest of all orders of a few jobs on devices, each behind those it needs: every order is
+//! The shortest of all orders of a few jobs on devices, each after those it needs: every order is
 //! gone through by the starts of its jobs. Knows nothing of stages, flows and links.
 class all_orders {
 public:

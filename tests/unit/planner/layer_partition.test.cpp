@@ -287,7 +287,7 @@ TEST_CASE("of 61 layers and an output layer no device has more than four") {
       .devices = 16, .microbatches = 64, .stages_per_device = 2, .where = where};
     std::vector<int> const cut = pp::balanced_devices(layers, {extents}, {}, ends);
     CHECK(slowest_device(layers, {extents}, cut, ends) == doctest::Approx(3 * 4));
-    CHECK(cut.back() == 0); // beside the one layer of its device
+    CHECK(cut.back() == 0); // next to the one layer of its device
   }
 }
 

@@ -499,7 +499,7 @@ TEST_CASE("orders of a stage graph are searched along its edges") {
   CHECK(pp::verify(found.table, 3));
   CHECK(found.table.over.edges == starts.front().over.edges);
   // What no order beats: two forward passes before the last stage's first, which has 24 to do, and
-  // two backward passes behind its last.
+  // two backward passes after its last.
   CHECK(found.time == 2 + 24 + 2 * 2);
   auto const chain = pp::search_order(
     orders_list{pp::make_orders(pp::OneFOneB{}, {4, 8})}, pp::uniform_cost{}, options);

@@ -126,14 +126,14 @@ auto statistics(Number* data, std::int64_t length) {
   return attention::dense_rows(data, 1, heads, length);
 }
 
-// What lies in slots, one part behind the other.
+// What lies in slots, one part after the other.
 constexpr std::int64_t narrow = tokens * width; // of a chunk: queries, outputs, x
 constexpr std::int64_t small = tokens * key_width;
 constexpr std::int64_t sums = tokens * heads;
 
 //! Bytes of slots: the projection gives x, query, keys and values; attention its output and
 //! log-sum-exp. Back go gradients of these, to each reader those of what it has made; to attention,
-//! behind that of its output, the merged output and log-sum-exp.
+//! after that of its output, the merged output and log-sum-exp.
 struct sizes_of {
   schedule_type schedule;
   pp::shape extents;

@@ -36,7 +36,7 @@ ending end_of(std::vector<thread_program> threads) {
   return support::interleavings(std::move(threads)).run();
 }
 
-//! Puts instructions behind others, whose jumps are among themselves.
+//! Puts instructions after others, whose jumps are among themselves.
 void append(thread_program& program, thread_program const& more) {
   int const offset = static_cast<int>(program.size());
   for (instruction each : more) {
@@ -45,7 +45,7 @@ void append(thread_program& program, thread_program const& more) {
   }
 }
 
-//! sleeping_place::wait until `on` is `value`; ends behind its last instruction.
+//! sleeping_place::wait until `on` is `value`; ends after its last instruction.
 thread_program sleep_until(int on, int value) {
   return {{lock, guard},
           {store_now, asleep, 1},

@@ -242,7 +242,7 @@ TEST_CASE("a stage that cannot undo its step is refused, and told what it lacks"
     pp::thread_runner(pp::lower_post_validated(table, training_sizes).first, model),
     "run: the sizes of the plan ask for a hook that stage 0 lacks; give it bool accepts(context "
     "const&, totals const&), roll_back(context const&, bool stepped) and begin_iteration(context "
-    "const&) beside optimizer_step, or lower the plan with step_validation::at_once",
+    "const&) next to optimizer_step, or lower the plan with step_validation::at_once",
     std::invalid_argument);
   static_assert(pp::detail::can_step_early<support::early_training_stage>);
   static_assert(!pp::detail::can_step_early<unforgiving_stage>);

@@ -75,7 +75,7 @@ TEST_CASE("the slices of TeraPipe take GPipe over chunks the least time of all c
   };
   for (int devices = 1; devices <= 4; ++devices) {
     double least = std::numeric_limits<double>::infinity();
-    for (unsigned cuts = 0; cuts < 1U << (tokens - 1); ++cuts) { // behind which tokens
+    for (unsigned cuts = 0; cuts < 1U << (tokens - 1); ++cuts) { // after which tokens
       std::vector<int> lengths{1};
       for (int token = 1; token < tokens; ++token)
         if ((cuts >> (token - 1) & 1U) != 0)

@@ -114,7 +114,7 @@ TEST_CASE("HelixPipe's bubble does not depend on attention, layers or loops at r
           return pp::makespan(table) - pp::busy(table, 0);
         };
         CHECK(bubble(cost) == (devices - 1) * both);
-        // Messages that are short beside every pass.
+        // Messages that are short compared with every pass.
         cost.message = 1.0 / 128;
         int const turns = loops * layers_per_device;
         int const messages = devices == 1   ? 0
@@ -220,7 +220,7 @@ TEST_CASE("a pass of HelixPipe on a wrong device, too early, lost or twice is fo
     early.ends[i] -= 0.5;
     if (early.starts[i] >= 0 && !pp::verify(early))
       ++rejected;
-    auto stage = good; // attention of the layer beside it
+    auto stage = good; // attention of the layer next to it
     stage.passes[i].stage = static_cast<std::uint16_t>((stage.passes[i].stage + 2) % 13);
     check(stage);
   }

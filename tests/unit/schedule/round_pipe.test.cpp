@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// RoundPipe: orders and times as published, laws over ranges, loads beside passes, and the cut of
+// RoundPipe: orders and times as published, laws over ranges, loads next to passes, and the cut of
 // layers against all cuts.
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/training.hpp>
@@ -85,7 +85,7 @@ std::uint64_t own_input(int microbatch) {
 struct host_stage {
   host_memory* host = nullptr;
   int first = 0;
-  int last = 0;       // behind
+  int last = 0;       // after
   bool turns = false; // the first backward stage
   std::uint64_t const* weights = nullptr;
   std::uint64_t* gradients = nullptr;

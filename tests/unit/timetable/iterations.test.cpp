@@ -19,8 +19,8 @@ namespace pp = pipelining;
 
 namespace {
 
-//! The end of the last of some iterations in which every pass starts as soon as it may: behind the
-//! pass before it on its device, behind those that it needs, and, where it cannot run again, behind
+//! The end of the last of some iterations in which every pass starts as soon as it may: after the
+//! pass before it on its device, after those that it needs, and, where it cannot run again, after
 //! the end of the iteration before on all devices. With a barrier no pass may start before that.
 double run_out(pp::timetable_view table, int iterations, bool barrier) {
   auto const size = static_cast<std::size_t>(table.size());
@@ -37,7 +37,7 @@ double run_out(pp::timetable_view table, int iterations, bool barrier) {
   double complete = 0; // the iteration before, on all devices
   for (int n = 0; n < iterations; ++n) {
     std::vector<double> ends(size, 0);
-    // The first pass of a device that cannot run again holds up all behind it.
+    // The first pass of a device that cannot run again holds up all after it.
     std::vector<bool> validated(free.size(), false);
     for (int const i : order) {
       pp::pass const& what = table.passes[i];

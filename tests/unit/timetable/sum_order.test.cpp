@@ -176,7 +176,7 @@ TEST_CASE("gradients have the bits of a plain loop where timetables say so, and 
 
 namespace {
 
-//! A stage whose gradients are collected in a sum for each visit, and added to its own behind it.
+//! A stage whose gradients are collected in a sum for each visit, and added to its own after it.
 struct sharded_stage {
   static constexpr bool takes_chunks = true;
   gradient sum;

@@ -63,7 +63,7 @@ TEST_CASE("PipeOffload's rule on 1F1B moves what the golden file moves, and hold
       if (copy <= 1)
         CHECK(pp::peak_activation_chunks(table, device) == peak);
     }
-    // The copies hide behind the passes.
+    // The copies hide under the passes.
     CHECK(pp::makespan(table) == pp::makespan(pp::make_timetable(pp::OneFOneB{}, size, cost)));
     CHECK(pp::prove(pp::lower(table)));
   }

@@ -126,7 +126,7 @@ std::istringstream& operator>>(std::istringstream& in, interlaced_case& at) {
   return in;
 }
 
-//! On every device gradients of logits stand right behind their logits, and those of a microbatch
+//! On every device gradients of logits stand right after their logits, and those of a microbatch
 //! start at the same time on all devices, or a message apart.
 bool takes_steps_at_once(pp::dynamic_timetable const& table) {
   bool good = true;

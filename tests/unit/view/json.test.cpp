@@ -42,7 +42,7 @@ TEST_CASE("unequal chunks weigh in peak activations") {
   CHECK(text.find("\"peak_activations\":[1.75,") != text.npos);
 }
 
-TEST_CASE("what stands beside the passes stands behind them") {
+TEST_CASE("what stands next to the passes stands after them") {
   auto const text_of = [](pp::dynamic_timetable const& table) {
     std::string text;
     pp::write_json(text, table, {"any", {}, {}, {}});

@@ -111,12 +111,12 @@ TEST_CASE("a file that waits for sends waits for each, behind it") {
     "PyTorch CSV, line 1, cell 2: 0SEND_F0 has no 0WAIT_SEND_F0, but other messages of the file "
     "have; torch 2.15 wants one for each");
   CHECK(refusal("0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0" + second) ==
-        "PyTorch CSV, line 1, cell 2: 0WAIT_SEND_F0 does not stand behind 0SEND_F0 on the same "
+        "PyTorch CSV, line 1, cell 2: 0WAIT_SEND_F0 does not stand after 0SEND_F0 on the same "
         "device");
   CHECK(refusal("0F0,0SEND_F0,0WAIT_SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0" + second) ==
         "PyTorch CSV, line 1, cell 4: 0WAIT_SEND_F0 stands twice, first in line 1, cell 3");
   CHECK(refusal("0F0,0SEND_F0,0WAIT_SEND_F0,0WAIT_SEND_B0,0RECV_B0,0B0" + second) ==
-        "PyTorch CSV, line 1, cell 4: 0WAIT_SEND_B0 does not stand behind 0SEND_B0 on the same "
+        "PyTorch CSV, line 1, cell 4: 0WAIT_SEND_B0 does not stand after 0SEND_B0 on the same "
         "device");
 }
 

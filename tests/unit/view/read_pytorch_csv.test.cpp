@@ -209,7 +209,7 @@ TEST_CASE("messages must be complete and on the right side of their passes") {
   CHECK(with_second("1RECV_F0,1F0,1SEND_B0,1B0") ==
         "PyTorch CSV, line 2, cell 3: 1SEND_B0 stands before the pass that makes what it sends");
   CHECK(with_second("1F0,1RECV_F0,1B0,1SEND_B0") ==
-        "PyTorch CSV, line 2, cell 2: 1RECV_F0 stands behind the pass that needs what it receives");
+        "PyTorch CSV, line 2, cell 2: 1RECV_F0 stands after the pass that needs what it receives");
   CHECK(with_second("1RECV_F0,1RECV_F0,1F0,1B0,1SEND_B0") ==
         "PyTorch CSV, line 2, cell 2: 1RECV_F0 stands twice, first in line 2, cell 1");
   CHECK(with_second("1RECV_F0,1F0,1SEND_F0,1B0,1SEND_B0") ==
@@ -221,5 +221,5 @@ TEST_CASE("messages must be complete and on the right side of their passes") {
   CHECK(refusal("0F0,0SEND_F0,1RECV_F0,1F0,1B0,0B0") ==
         "PyTorch CSV, line 1, cell 2: 0SEND_F0 is not needed: both stages are on this device");
   CHECK(refusal("0F0,0B0,0RECV_B0,1SEND_B0,0SEND_F0\n1RECV_F0,1F0,1B0") ==
-        "PyTorch CSV, line 1, cell 3: 0RECV_B0 stands behind the pass that needs what it receives");
+        "PyTorch CSV, line 1, cell 3: 0RECV_B0 stands after the pass that needs what it receives");
 }

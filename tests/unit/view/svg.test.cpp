@@ -69,7 +69,7 @@ TEST_CASE("what XML reserves is escaped") {
 
 TEST_CASE("an overlapped pair shares its time as two halves of a cell") {
   auto table = pp::make_timetable<pp::GPipe>({1, 2});
-  // F0, then F1 beside B0, then B1.
+  // F0, then F1 next to B0, then B1.
   table.passes = {{pp::pass_kind::forward, false, 0, 0, 0},
                   {pp::pass_kind::forward, false, 0, 1, 0},
                   {pp::pass_kind::backward, true, 0, 0, 0},

@@ -36,7 +36,7 @@ TEST_CASE("passes alone, and with each message as soon as its pass has run") {
   auto const orders = pp::make_orders(pp::OneFOneB{}, {2, 2});
   CHECK(written(orders, pp::pytorch_content::passes) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   // A hand calculation, one pass per device and round. Device 1 can run F0 in the round in which
-  // device 0 has, so 1RECV_F1 comes behind it.
+  // device 0 has, so 1RECV_F1 comes after it.
   CHECK(written(orders, pp::pytorch_content::passes_and_messages, pp::pytorch_release::v2_10) ==
         "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD\n"
         "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD\n");

@@ -110,7 +110,7 @@ struct times {
     default: return 0;
     }
   }
-  //! Of two passes whose exchanges hide behind each other.
+  //! Of two passes whose exchanges hide one after the other.
   [[nodiscard]] double pair_duration(pipelining::pass const& first,
                                      pipelining::pass const& second) const {
     return pipelining::detail::braid_time(duration(first) - exchanges(first), exchanges(first),
@@ -148,7 +148,7 @@ void append_plan(std::string& out, std::string const& value, std::string_view ti
          "} // namespace chosen\n";
 }
 
-//! The rest of a header for sequences of unequal length, behind its type: what each chunk has, what
+//! The rest of a header for sequences of unequal length, after its type: what each chunk has, what
 //! its passes take, timetable and plan.
 //! @param value the schedule
 void append_packed(std::string& out,

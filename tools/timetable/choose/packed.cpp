@@ -220,7 +220,7 @@ void count_packed_memory(choose_command const& asked, pp::timetable_view table, 
     bytes_of(sized_for(asked, *one.sequences), content, one.chunk_lengths);
   auto const of_unit = [&](pp::pass const& what) {
     pp::stage_content const& stage = content[what.stage];
-    // A chunk that is recomputed keeps its input, and keys and values for those behind it.
+    // A chunk that is recomputed keeps its input, and keys and values for those after it.
     int const read_again = one.extents.chunks > 1 ? stage.layers + stage.modules : 0;
     double all = 0;
     double kept = 0;

@@ -377,7 +377,7 @@ void append_reasons(std::string& out, reported const& all) {
          all.slower(least) + "\n";
 }
 
-//! A list of JSON behind what stands before it.
+//! A list of JSON after what stands before it.
 template <class Values, class Add>
 void append_json_list(std::string& out,
                       std::string_view before,

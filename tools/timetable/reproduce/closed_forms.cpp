@@ -17,7 +17,7 @@ double peak(pp::timetable_view table) {
   return static_cast<double>(pp::peak_activations(table).numerator);
 }
 
-//! HelixPipe's parts of a layer: what is before the attention takes 1, what is behind it 3, the
+//! HelixPipe's parts of a layer: what is before the attention takes 1, what is after it 3, the
 //! attention 4, backward passes twice that.
 struct layer_times {
   int stages;
@@ -153,7 +153,7 @@ void add_attention(form_table& out, int p) {
   pp::HelixPipe<> const schedule{2, 1};
   double const ours = idle(pp::make_timetable(schedule, size, layer_times{4 * p + 1}), 1);
   out.of("HelixPipe, two layers a device",
-         size)("idle (P - 1)(1 + B/F)(before + behind attention)", (p - 1) * 3 * 4, ours);
+         size)("idle (P - 1)(1 + B/F)(before + after attention)", (p - 1) * 3 * 4, ours);
 }
 
 } // namespace

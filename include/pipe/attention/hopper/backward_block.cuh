@@ -240,7 +240,7 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
     publish_barriers();
   }
   __syncthreads();
-  // Alike in all lanes, as ptxas then knows: it has registers for that beside those shared out.
+  // Alike in all lanes, as ptxas then knows: it has registers for that next to those shared out.
   int const warp =
     __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
   int const lane = static_cast<int>(threadIdx.x) % 32;

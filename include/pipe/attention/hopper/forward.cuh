@@ -6,9 +6,9 @@
 //!
 //! Blocks stay: each takes the next piece of work (a tile of queries of one head) until none is
 //! left. The copying thread finds these out, asks the mask which tiles of keys to visit and tells
-//! the consumers, in slots beside the tiles. Queries meet the next keys while the weights of the
+//! the consumers, in slots next to the tiles. Queries meet the next keys while the weights of the
 //! last ones meet their values and while the softmax runs. Warpgroups start products in turn, so
-//! that the softmax of one also runs beside the products of the others.
+//! that the softmax of one also runs next to the products of the others.
 //! @source Shah et al. 2024 (FlashAttention-3), sections 3.1 and 3.2: roles and overlap
 
 #include <pipe/attention/hopper/forward_block.cuh>
@@ -163,7 +163,7 @@ struct hopper_consumer {
   //! made
   template <class Begin>
   __forceinline__ __device__ void visit_tiles(Begin const& begin) {
-    // One warpgroup of three computes exponentials beside the products of the others; its own
+    // One warpgroup of three computes exponentials next to the products of the others; its own
     // outputs, which take an eighth of a pass, are over by then.
     constexpr bool is_beside_outputs = shape::consumers == 2;
     float s[shape::keys / 2];
@@ -197,7 +197,7 @@ struct hopper_consumer {
           state.add(s);
         }
         // Before the wait for the outputs: ptxas moves that wait up, but not across a loop, so that
-        // the softmax stays beside the products.
+        // the softmax stays next to the products.
         told = next_tile();
         wait_for_products<0>(output);
         release_value();

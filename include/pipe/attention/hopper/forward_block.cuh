@@ -21,7 +21,7 @@
 namespace pipelining::inline v0_3::attention::detail {
 
 //! Tile sizes of the forward kernel for Hopper: the largest that ptxas fits into its
-//! registers without spills. Scores beside plain need some registers themselves. Below 128 the
+//! registers without spills. Scores other than plain need some registers themselves. Below 128 the
 //! exponentials take as long as the products, and a third consumer keeps both busy.
 template <int Dim, score Score = plain>
 struct hopper_forward_shape {

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief Instructions of sm_90a beside the products: mbarriers, tensor copies, fences, registers.
+//! @brief Instructions of sm_90a other than the products: mbarriers, tensor copies, fences,
+//! registers.
 
 #include <pipe/config.hpp>
 

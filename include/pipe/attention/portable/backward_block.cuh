@@ -16,7 +16,7 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! Tile sizes of the backward kernel. Scores beside plain need some registers themselves.
+//! Tile sizes of the backward kernel. Scores other than plain need some registers themselves.
 template <int Dim, score Score = plain>
 struct backward_shape {
   static constexpr int query_dim = kernel_dims<Dim>::query; //!< of queries and keys

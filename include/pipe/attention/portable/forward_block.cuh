@@ -16,11 +16,11 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! Shared memory of a multiprocessor that each block takes beside its own.
+//! Shared memory of a multiprocessor that each block takes in addition to its own.
 inline constexpr int bytes_around_block = 1 << 10;
 
 //! Tile sizes of the forward kernel: the largest that ptxas fits into 255 registers without
-//! spills. Scores beside plain need some registers themselves.
+//! spills. Scores other than plain need some registers themselves.
 //! @tparam Compact two blocks fit on a multiprocessor with 100 KiB of shared memory
 template <int Dim, score Score = plain, bool Compact = false>
 struct forward_shape {

@@ -428,7 +428,7 @@ private:
   int first_running_[flow::engine_count]{}; // of the passes of each engine that run, or have ended
   int running_count_ = 0;
   int next_beside_ = 0;        // the next pass of another engine that has not taken its slots
-  int last_scatter_ = nothing; // what follows complete gradients runs behind it
+  int last_scatter_ = nothing; // what follows complete gradients runs after it
 };
 
 //! Marks the pass of every stage after which its weight gradients are complete.

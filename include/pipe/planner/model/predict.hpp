@@ -307,8 +307,8 @@ struct prediction {
                                      (stage.embedding ? detail::vocabulary_parameters(model) : 0);
     std::int64_t const trained = (held - still + setup.tensor - 1) / setup.tensor;
     stage_bytes result;
-    // Beside attention a projection keeps the inputs of its norm and its product, and what follows
-    // attention all else, with a copy of attention's output.
+    // In addition to attention a projection keeps the inputs of its norm and its product, and what
+    // follows attention all else, with a copy of attention's output.
     std::int64_t const whole = model.activation_bytes(setup.sequence, setup.sequences);
     std::int64_t const attention =
       model.attention_activation_bytes(setup.sequence, setup.sequences);

@@ -37,7 +37,7 @@ struct stage_content {
   bool embedding = false; //!< the embedding of tokens
   bool output = false;    //!< the output layer and the loss
   int shards = 1;         //!< of the vocabulary, of which this stage has one if any of it
-  // Parts of layers beside the whole ones, of which each has one of every part.
+  // Parts of layers in addition to the whole ones, of which each has one of every part.
   int projections = 0; //!< what gives query, keys and values
   int attentions = 0;  //!< attention, which has no weights
   int remainders = 0;  //!< what follows attention

@@ -161,7 +161,7 @@ inline std::span<named_adapter const> named_adapter::all() noexcept {
     {"offload-half", adapter::offload_half, "half of them, those that idle longest"},
     {"offload-chunks",
      adapter::offload_chunks,
-     "of every chunk but the last what moves behind the forward pass of the next"},
+     "of every chunk but the last what moves under the forward pass of the next"},
     {"vocabulary-1", adapter::vocabulary_1, "the vocabulary in a shard per device, one barrier"},
     {"vocabulary-2", adapter::vocabulary_2, "the same with two barriers"},
     {"vocabulary-interlaced",
@@ -287,7 +287,7 @@ inline std::string named_option::list(option some) {
   return text;
 }
 
-//! A cost model of any type behind one type, so that every schedule is compiled once.
+//! A cost model of any type in one type, so that every schedule is compiled once.
 class any_cost {
 public:
   //! Holds a copy of a cost model.
@@ -458,7 +458,7 @@ template <class Rows = published_schedules>
 cost_by_parts(schedule_choice const& choice, uniform_cost const& mean, double ratio);
 
 //! Costs of a choice in its adapter: with offload-chunks, recomputes and copies are of as much of
-//! an activation as hides behind the next forward pass.
+//! an activation as hides under the next forward pass.
 //! @param whole of whole activations. @param usual those under which that is found out
 template <class Rows = published_schedules>
 [[nodiscard]] any_cost

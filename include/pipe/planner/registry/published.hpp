@@ -72,7 +72,7 @@ struct repeated_chunks {
 };
 
 //! The adapters that the table of systems shows of one schedule of each kind: all but those that
-//! need a schedule of their own, or have nothing there to hide loads behind.
+//! need a schedule of their own, or have nothing there to hide loads under.
 inline constexpr adapter usual_adapters =
   adapter::recompute | adapter::recompute_first | adapter::offload | adapter::offload_half |
   adapter::offload_chunks | adapter::vocabulary_1 | adapter::vocabulary_2 |
@@ -368,7 +368,7 @@ struct published_schedules {
           detail::plain<BitPipe>,
           {.type = "BitPipe", .sums_in_order = false}),
     named(names::dual_pipe,
-          "DualPipe: microbatches from both ends, forward beside backward",
+          "DualPipe: microbatches from both ends, forward next to backward",
           option::unfused | option::pair_cost,
           [](schedule_choice const& c) {
             return detail::either<DualPipe<pairs::in_turn>, DualPipe<pairs::overlapped>>(c.unfused);

@@ -147,7 +147,7 @@ void add_activation(bound_device& facts,
     *least = std::min(*least, there.life);
   for (double* const least : {&facts.least_taker, &here.least_taker})
     *least = std::min(*least, there.taker);
-  bool last = true; // no forward pass of the device has to come behind it
+  bool last = true; // no forward pass of the device has to come after it
   for (std::size_t node = 0; node < graph.nodes().size(); ++node) {
     bound_node const& other = graph.nodes()[node];
     last = last && (node == begun || start[node] < 0 || other.device != graph.device(stage) ||
@@ -354,7 +354,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
       bound = std::max(bound, end_of_room(stage.count, most, stage.least_life, stage.least_taker));
   if (!stays)
     return bound;
-  // Before its first backward pass a device can run what fits of the forward passes, behind its
+  // Before its first backward pass a device can run what fits of the forward passes, after its
   // last forward pass what is left of the activations that it holds. More than the limit never
   // fits, so the first backward pass comes before the last forward pass, and both waits add up.
   double const forwards = std::min(most * device.most_forward, limit * device.forward_per_weight);

@@ -386,7 +386,7 @@ private:
     int soonest = way.left + (wanted - out_now) * world_.copy;
     int leave = 0;
     for (int label = first_weight(stage); label < k && leave < wanted; ++label) {
-      // What is away leaves nothing behind that was there: it has to come back first.
+      // What is away leaves nothing that was there: it has to come back first.
       if ((way.away() & bit_of(slot_of(stage, label))) != 0)
         continue;
       ++leave;
@@ -404,7 +404,7 @@ private:
 
   void find_input(int stage, int k) noexcept {
     exact_stage const& here = at_.stage[stage];
-    // Behind all forward passes up to its own, and all backward passes before it.
+    // After all forward passes up to its own, and all backward passes before it.
     int start = compute(stage).left + std::max(0, k + 1 - here.forward) * world_.forward[stage] +
                 (k - here.input) * world_.input[stage];
     if (k > here.input)

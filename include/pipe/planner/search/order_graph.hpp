@@ -72,8 +72,8 @@ struct order_graph {
   std::vector<graph_edge> after; // who waits for a node
   std::vector<std::int32_t> first_after;
   std::vector<double> heads; // by node: no order starts it earlier
-  std::vector<double> tails; // by node: what comes behind its end at least
-  std::vector<double> waits; // by device: what counts behind its last pass, see `count_spans`
+  std::vector<double> tails; // by node: what comes after its end at least
+  std::vector<double> waits; // by device: what counts after its last pass, see `count_spans`
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(passes.size()); }
 };
@@ -270,7 +270,7 @@ struct list_taste {
   double taker = 0;          // of a pass that takes memory, against one that does not
   double filler = 8;         // of a pass that nobody waits for
   double age = 1;            // of each microbatch that is older
-  double depth = 0;          // of the path that is left behind a pass
+  double depth = 0;          // of the path that is left after a pass
   double slope = 0;          // of P-ths of its room that each device has less than the one before
   bool early_memory = false; // the slope begins at the last device
   //! By node: when another order starts it, which then counts in place of age and depth. Not owned.

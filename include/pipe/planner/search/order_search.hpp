@@ -395,7 +395,7 @@ private:
   std::string const all = std::to_string(taken[worst]);
   if (bytes)
     return "search_order: no order keeps the limit of device " + std::to_string(worst) +
-           ", which has " + limit + " bytes beside what is always there; a microbatch takes " +
+           ", which has " + limit + " bytes next to what is always there; a microbatch takes " +
            all + " of them";
   return "search_order: no order keeps the memory limit of " + limit +
          (graph.room[worst] == 1 ? " chunk" : " chunks") + "; a microbatch takes " + all +

@@ -227,7 +227,7 @@ private:
       highest = std::min(highest, place_[at(of_.after[at(k)].other)]);
     std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
     std::int64_t const room = of_.room[at(of_.holders[at(node)])];
-    graph_node back = no_node; // the pass that it goes behind
+    graph_node back = no_node; // the pass that it goes after
     for (graph_node other = next_[at(node)]; other != no_node && jumps > 0; --jumps) {
       if (place_[at(other)] >= highest || held_[at(other)] - change > room)
         break;
@@ -283,7 +283,7 @@ private:
   //! Times the places `first` to `last` anew. Where a path through them gets longer than `limit`,
   //! puts the old times back and returns false.
   bool retime(std::int32_t first, std::int32_t last, double limit) {
-    // The places are still those from before the move: behind `last` they hold.
+    // The places are still those from before the move: after `last` they hold.
     for (std::int32_t i = first; i <= last; ++i) {
       graph_node const node = sequence_[at(i)];
       saved_[at(i)] = heads_[at(node)];
@@ -391,7 +391,7 @@ private:
   std::vector<std::int32_t> next_;
   std::vector<std::int64_t> held_; // by node: what its device holds while it runs
   std::vector<double> heads_;      // by node: when it starts
-  std::vector<double> tails_;      // by node: the longest path behind its end
+  std::vector<double> tails_;      // by node: the longest path after its end
   std::vector<double> saved_;      // by place
   std::vector<std::uint8_t> marked_;
   std::size_t since_sorted_ = 0;

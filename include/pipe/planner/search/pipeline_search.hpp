@@ -144,7 +144,7 @@ private:
             pass const what = row_writer::make(kind, stage, microbatch, chunk);
             pass const other =
               row_writer::make(over.declared->kind_with(role::weights), stage, microbatch, chunk);
-            // Beside another pass it may take less.
+            // Next to another pass it may take less.
             work[static_cast<std::size_t>(device_of(over, stage))] +=
               std::min({double{costs.duration(what)},
                         pair_duration(costs, what, what) / 2,

@@ -74,7 +74,7 @@ inline constexpr page_slider other_sliders[] = {
 };
 
 //! The time of a pass: `always`, and so much of the value of each slider. Exchanges inside it are
-//! hidden behind a part of it, of which `hides` is as much of each slider.
+//! hidden under a part of it, of which `hides` is as much of each slider.
 struct pass_time {
   double always = 0;
   std::array<double, pass_slider_count> takes{};

@@ -333,13 +333,13 @@ private:
     if (served == nullptr || (served < find(action)) != pass_first)
       refuse(action,
              pass_first ? " stands before the pass that makes what it sends"
-                        : " stands behind the pass that needs what it receives");
+                        : " stands after the pass that needs what it receives");
   }
   void check_wait(pytorch_action const& action, pytorch_verb send) {
     pytorch_action const* const sent = find(with(action, send));
     if (sent == nullptr || sent > find(action) || sent->line != action.line)
       refuse(action,
-             " does not stand behind " + name_of(with(action, send)) + " on the same device");
+             " does not stand after " + name_of(with(action, send)) + " on the same device");
   }
   void check_waited_for(pytorch_action const& action, pytorch_verb wait) {
     if (any_wait_ && find(with(action, wait)) == nullptr)

@@ -235,7 +235,7 @@ private:
   timetable_view order_;
   pytorch_release release_;
   std::vector<std::string> rows_;
-  std::vector<std::string> ends_; // of every row: the waits behind everything else
+  std::vector<std::string> ends_; // of every row: the waits after everything else
   std::vector<unsigned char> done_;
   std::vector<int> left_; // [S] microbatches whose weight gradients are missing
   std::vector<int> next_;
