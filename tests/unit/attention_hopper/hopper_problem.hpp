@@ -100,7 +100,7 @@ struct machine {
   std::int32_t parts = 1;     // of the heads of a group, in backward
   std::int32_t cut = 0;       // steps of a piece of work there; 0: all
   std::int32_t cut_tiles = at::detail::query_sums{}.cut_tiles;
-  unsigned blocks = 3;     // of backward, which stay
+  unsigned staying = 3;    // blocks of backward
   std::vector<float> sums; // of dQ, after the last backward: it rounds away in which order they are
 
   //! Blocks take pieces one by one; where `blocks` is 0 there is one for each piece.
@@ -156,7 +156,7 @@ struct machine {
       how,
       sums,
       &all,
-      {parts, section, cut, cut_tiles, blocks});
+      {parts, section, cut, cut_tiles, staying});
   }
 };
 
