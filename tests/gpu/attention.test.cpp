@@ -81,7 +81,7 @@ void check_chunk(gpu_tests::program const& calls, at::parameters const& p) {
   check_call(
     c,
     attention_answers(c),
-    calls.forward_scratch(p, 0),
+    calls.forward_scratch(p, 0, false),
     [&](float* scratch, std::int64_t floats) {
       return calls.forward(p, c.forward(), scratch, floats, nullptr);
     },
