@@ -6,6 +6,7 @@
 //! pipelining::detail::safetensors_header.
 
 #include <pipe/flow/json_cursor.hpp>
+#include <pipe/flow/quote.hpp>
 #include <pipe/plan/dtype.hpp>
 
 #include <algorithm>

@@ -5,6 +5,9 @@
 //! @brief The index of a file of tensors: their names, with checksums. Header for
 //! pipelining::detail::tensor_index.
 
+#include <pipe/flow/json_cursor.hpp>
+#include <pipe/flow/quote.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -12,6 +15,7 @@
 #include <cstring>
 #include <map>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
