@@ -309,7 +309,7 @@ TEST_CASE("limits in bytes that cannot be are refused") {
   pp::stage_memory const memory{{100, 100}, {40, 40}, {50, 70}};
   CHECK(message({.room = {150, 170}, .memory = memory}) == "it was found");
   CHECK(message({.room = {150, 169}, .memory = memory}) ==
-        "search_order: no order keeps the limit of device 1, which has 99 bytes beside what is "
+        "search_order: no order keeps the limit of device 1, which has 99 bytes next to what is "
         "always there; a microbatch takes 100 of them");
   CHECK(message({.memory_limit = 2, .room = {150, 170}, .memory = memory}) ==
         "search_order: the limit is in slots or in bytes; give one of them");
