@@ -156,6 +156,14 @@ std::size_t ahead_of(choose_command const& asked, unsigned each) {
   return threads > 1 ? each * threads : 0;
 }
 
+//! An answer before the end.
+std::string so_far(candidates const& found) {
+  for (candidate const& each : found.all)
+    if (each.ranked == found.fastest)
+      return "fastest so far " + each.label + ", " + rounded(each.ranked, 3) + " s, now ";
+  return "";
+}
+
 //! Searches for the orders that sweeps have made, as far as that can change what is shown.
 //! @return whether there was one
 bool search_orders(choose_command const& asked, progress_line& line, candidates& found) {
@@ -163,12 +171,13 @@ bool search_orders(choose_command const& asked, progress_line& line, candidates&
     found,
     [](candidate const& one) { return one.judged && one.choice.swept && one.cannot.empty(); },
     &candidate::seconds);
+  std::string const best = so_far(found);
   int const searched = evaluate_anew(
     asked,
     swept,
     [&](candidate const& one) { return may_be_shown(asked, one, found); },
     [&](trial one) {
-      line.say("searching for the order of " + label_of(one));
+      line.say(best + "searching for the order of " + label_of(one));
       one.choice.swept = false;
       return evaluate(asked, one, *found.orders);
     },
@@ -459,7 +468,6 @@ candidates evaluate_all(choose_command const& asked) {
   for (std::size_t i = 0; i < trials.size(); ++i)
     if (trials[i].choice.adapted == adapter::attention_exchange)
       longest.push_back(i);
-  std::string best; // an answer before the end
   progress_line line(HUGE_VAL, 0.4);
   take_in_order(
     trials.size(),
@@ -471,13 +479,12 @@ candidates evaluate_all(choose_command const& asked) {
     },
     [&](std::size_t i, std::future<evaluated> coming) {
       std::string const label = label_of(trials[i]);
-      line.say(std::to_string(i) + " of " + std::to_string(trials.size()) + ", " + best + label);
+      line.say(std::to_string(i) + " of " + std::to_string(trials.size()) + ", " + so_far(result) +
+               label);
       try {
         evaluated made = coming.get();
         add_candidate(asked, made, result);
         candidate const& last = result.all.back();
-        if (last.ranked == result.fastest)
-          best = "fastest so far " + last.label + ", " + rounded(last.ranked, 3) + " s, now ";
         if (asked.search && last.cannot.empty() && last.choice.adapted == adapter::none &&
             !is_apart(last.choice) && made.table.over.declared == pp::training)
           starts.push_back({result.all.size() - 1,
