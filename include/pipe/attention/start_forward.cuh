@@ -51,6 +51,23 @@ std::int32_t key_splits_on_device(launch_memory& memory, parameters const& p, st
   });
 }
 
+//! Starts a kernel of forward, for all keys at once or for parts of them and their merge.
+//! @param start starts it for the key_splits or no_key_splits that it is given
+template <int Dim, class Built, class Element, class Start>
+void start_in_parts(parameters const& p,
+                    forward_tensors<Element, float> const& t,
+                    cudaStream_t stream,
+                    key_splits const& splits,
+                    launch_memory& memory,
+                    Start const& start) {
+  if (splits.count == 1) {
+    start(no_key_splits{});
+  } else {
+    start(splits);
+    launch_merge<Dim, Built>(memory, p, t, splits, stream);
+  }
+}
+
 //! Forward with the portable kernels, of a call that is checked.
 template <int Dim, class Built, class Element, mask Mask, score Score>
 void start_on_device(parameters const& p,
@@ -78,12 +95,7 @@ void start_on_device(parameters const& p,
              of);
     });
   };
-  if (splits.count == 1) {
-    start(no_key_splits{});
-  } else {
-    start(splits);
-    launch_merge<Dim, Built>(memory, p, t, splits, stream);
-  }
+  start_in_parts<Dim, Built>(p, t, stream, splits, memory, start);
 }
 
 template <class Built, int Dim, class Element, mask Mask, score Score, class Splits>
@@ -121,16 +133,6 @@ key_splits_on_hopper(launch_memory& memory, parameters const& p, std::int32_t he
   return choose_key_splits<hopper_forward_shape<Dim, Score>>(p, memory.gpu().multiprocessors, held);
 }
 
-//! Encodes the tensors of a call for the copy engine.
-template <class Shape, class Element>
-hopper_forward_maps maps_of(launch_memory& memory, forward_tensors<Element, float> const& t) {
-  void const* const some = t.query.data;
-  return {map_of(memory, "query", t.query, Shape::rows, some),
-          map_of(memory, "key", t.key, Shape::keys, some),
-          map_of(memory, "value", t.value, Shape::keys, some),
-          map_of(memory, "output", t.output, Shape::rows, some)};
-}
-
 //! Forward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
 template <int Dim, class Built, class Element, mask Mask, score Score>
 void start_on_hopper(parameters const& p,
@@ -146,7 +148,11 @@ void start_on_hopper(parameters const& p,
   if (work == 0) {
     return;
   }
-  auto const maps = maps_of<shape>(memory, t);
+  void const* const some = t.query.data;
+  hopper_forward_maps const maps{map_of(memory, "query", t.query, shape::rows, some),
+                                 map_of(memory, "key", t.key, shape::keys, some),
+                                 map_of(memory, "value", t.value, shape::keys, some),
+                                 map_of(memory, "output", t.output, shape::rows, some)};
   forward_call<Element, Mask, Score> const call{
     p, t, m, f, static_cast<float>(p.effective_scale())};
   auto const multiprocessors = memory.gpu().multiprocessors;
@@ -164,12 +170,7 @@ void start_on_hopper(parameters const& p,
            of,
            order);
   };
-  if (splits.count == 1) {
-    start(no_key_splits{});
-  } else {
-    start(splits);
-    launch_merge<Dim, Built>(memory, p, t, splits, stream);
-  }
+  start_in_parts<Dim, Built>(p, t, stream, splits, memory, start);
 }
 
 } // namespace pipelining::inline v0_3::attention::detail
