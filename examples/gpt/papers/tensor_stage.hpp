@@ -131,14 +131,9 @@ public:
   }
 
 private:
-  struct under_way {
-    pass p;
-    stage_kept<host_machine<float>> kept;
-    stage_gradients<host_machine<float>> made;
-
+  struct under_way : back {
     under_way(stage_shard const& shard, shard_pass const& now)
-        : p(shard.stage::begin(now.where, 0)), kept(shard.kept_of(p)),
-          made(shard.gradients_of(p, kept, now.added)) {}
+        : back(shard, shard.stage::begin(now.where, 0), now.added) {}
   };
   //! The half layer of a step: backwards from the last one.
   struct half_layer {
