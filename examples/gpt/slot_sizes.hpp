@@ -249,6 +249,16 @@ template <class Sizes>
   return way == 0 ? 0 : way == 1 && both ? extents.microbatches / 2 : extents.microbatches;
 }
 
+//! The devices that have the stages, and then those of their second copies, if there are any.
+[[nodiscard]] inline std::vector<int> homes_of(pp::timetable_view table) {
+  auto const& extents = table.over.extents;
+  std::vector<int> homes;
+  for (std::size_t way = 0; way < (extents.where == pp::placement::bidirectional ? 2 : 1); ++way)
+    for (int stage = 0; stage < extents.stages(); ++stage)
+      homes.push_back(pp::device_of(table, stage, first_of_way(extents, way)));
+  return homes;
+}
+
 //! True for stages that some microbatches have on other devices than others. They have no weights,
 //! but for those of pipelines that enter at both ends.
 [[nodiscard]] inline bool is_shared_out(pp::timetable_view table, int stage) {

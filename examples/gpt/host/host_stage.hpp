@@ -24,22 +24,9 @@ namespace gpt {
 template <class Stage>
 class trained_on_host : public Stage {
 public:
-  static constexpr bool takes_chunks = true;
   using number = typename Stage::number;
   using Stage::Stage;
 
-  void forward(pp::context const& where, pp::input x, pp::output y) {
-    run_half(pp::pass_kind::forward, {where, x, y});
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(pp::pass_kind::backward, {where, dy, dx});
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(pp::pass_kind::backward_input, {where, dy, dx});
-  }
-  void backward_weight(pp::context const& where) {
-    run_half(pp::pass_kind::backward_weight, {where, {}, {}});
-  }
   void run_half(pp::pass_kind kind, pp::composite_half const& given, int half = 0) {
     gpt::run_half(static_cast<Stage&>(*this), kind, given, half);
   }

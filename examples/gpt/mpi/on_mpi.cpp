@@ -284,9 +284,9 @@ exit_status train_travelling(rank_run& run) {
   left_to_mpi<travelling_rank> here(run, table);
   travelling_rank& model = *here;
   auto const report = [&](auto const&) {
-    auto const bytes = model.bytes();
+    auto const rows = model.rows();
     if (run.leads())
-      report_travelled(o, bytes);
+      report_travelled(o, rows);
   };
   return train_and_hold(
     run, model, report, [&] { return train_device(run, travelling_system::one_device(o, table)); });

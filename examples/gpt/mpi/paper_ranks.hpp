@@ -164,18 +164,12 @@ public:
   //! One step of the optimizer, of the group that is at home here.
   void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
 
-  //! By device, of the last step. Collective.
-  [[nodiscard]] std::vector<travelled_bytes> bytes() {
-    auto const ran = trace();
+  //! What stays and what travels. Collective.
+  [[nodiscard]] std::vector<device_row> rows() {
     auto const own = device_.sent_bytes();
     std::vector<std::int64_t> sent(groups_.size());
     MPI_Allgather(&own, 1, MPI_INT64_T, sent.data(), 1, MPI_INT64_T, pipeline_);
-    std::vector<travelled_bytes> all;
-    for (std::size_t device = 0; device < sent.size(); ++device) {
-      all.push_back(
-        travelled_by(plan_.view(), ran, sizes_, static_cast<int>(device), sent[device]));
-    }
-    return all;
+    return travel_rows(plan_.view(), trace(), sizes_, sent);
   }
 
   //! Calls visit(group, its layers) for the group that is at home here.
