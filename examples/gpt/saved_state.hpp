@@ -149,12 +149,6 @@ about_state(options const& o, int replicas, text_to_learn const& text) {
   return about_parts("gpt", o, text).learning + lines.text;
 }
 
-[[nodiscard]] inline std::string
-about_run(std::string_view program, options const& o, text_to_learn const& text) {
-  auto const parts = about_parts(program, o, text);
-  return parts.learning + parts.cut;
-}
-
 //! Ends here where not all ranks are of the same run: before they make groups, plans or files.
 //! Collective.
 //! @param name tells the agreements of one store apart

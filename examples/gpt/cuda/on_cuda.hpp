@@ -178,8 +178,8 @@ about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_lea
   lines.add("graph", graph ? "yes" : "no");
   lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
   lines.add("every", common.every);
-  return about_run("gpt over NCCL", common, text) + files.about + pp::lines_of(files.layout) +
-         lines.text;
+  auto const run = about_parts("gpt over NCCL", common, text);
+  return run.learning + run.cut + files.about + pp::lines_of(files.layout) + lines.text;
 }
 
 //! Trains, reports and writes files, with times that events have measured.

@@ -328,19 +328,4 @@ template <class Sums>
   });
 }
 
-//! @throws std::invalid_argument where gradients of inputs do not come in the order of microbatches
-inline void check_inputs_order(pp::timetable_view table, int stage) {
-  int inputs = 0;
-  for (int i = 0; i < table.size(); ++i) {
-    pp::pass const& what = table.passes[i];
-    if (what.stage != stage || what.kind == pp::pass_kind::forward)
-      continue;
-    if (what.kind != pp::pass_kind::backward_weight && what.microbatch != inputs++) {
-      throw std::invalid_argument(
-        "--tensor wants gradients of inputs in the order of microbatches, "
-        "which this schedule has not");
-    }
-  }
-}
-
 } // namespace gpt
