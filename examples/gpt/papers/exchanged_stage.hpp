@@ -143,9 +143,7 @@ struct exchanged_slot_sizes : exchange_cut {
   //! Of a layer on the device that has its weights.
   [[nodiscard]] stage_start<Machine> start(layer_range const& held,
                                            typename Machine::work& work) const {
-    stage_start<Machine> with{size, held, step_cut(extents.microbatches, chunks), &work};
-    with.after = with.before + 3;
-    return with;
+    return {size, held, step_cut(extents.microbatches, chunks), &work};
   }
 
 private:
@@ -211,7 +209,7 @@ public:
   using attended = typename Machine::attended;
 
   exchanged_layer(std::uint64_t seed, stage_start<Machine> const& with)
-      : stage<Machine>(parts_of(with.size, with.held), seed, with),
+      : stage<Machine>(parts_of(with.size, with.held), seed, of_layer(with)),
         key_value_(cached() * static_cast<std::int64_t>(sizeof(attended))),
         key_value_gradient_(cached() * static_cast<std::int64_t>(sizeof(number))) {}
 
@@ -298,6 +296,10 @@ private:
   using back = typename stage<Machine>::back;
   using to_attention = typename stage<Machine>::to_attention;
 
+  static stage_start<Machine> of_layer(stage_start<Machine> with) {
+    with.after = with.before + 3;
+    return with;
+  }
   //! A pass of one of the stages of this layer.
   [[nodiscard]] pass at(pp::context const& where, int chunk, layer_part part) const {
     auto p = this->begin(where, unit{where.microbatch, chunk});

@@ -36,7 +36,8 @@ TEST_CASE("weights that travel leave the bits of one device, and send what was p
       CAPTURE(devices);
       CAPTURE(rounds);
       int const microbatches = devices * rounds;
-      travelling_model model(size, devices, microbatches, 9);
+      auto const table = pp::make_timetable<pp::WeiPipe>({devices, microbatches});
+      travelling_model model(size, table, 9);
       check_bits(model, size, microbatches);
       auto const numbers = static_cast<std::int64_t>(gradients_of(model).size());
       auto const rows = model.rows(); // activations, then weights sent, planned and measured each
