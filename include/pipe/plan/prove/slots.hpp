@@ -133,9 +133,6 @@ struct slot_check {
     others[at] = item_index;
     past->reader_count = at == past->reader_count ? at + 1 : past->reader_count;
   }
-  [[nodiscard]] constexpr bool follows_gradients() const noexcept {
-    return work.tied_bytes + work.totals_bytes > 0;
-  }
   //! Checks a step that is not about a pass: its slots, and the gradients that it needs.
   constexpr void other(int i, item const& step) noexcept {
     slot_class const of = class_of(step.about);
@@ -199,7 +196,7 @@ struct slot_check {
       fail(proof::rule::unordered, i, makers[instance]);
   }
   constexpr void run(int i, item const& step) noexcept {
-    if (follows_gradients())
+    if (has_hooks(work))
       follow(i, step);
     pass const& what = step.work;
     pass_place const place = uses.place_of(what);
@@ -264,7 +261,6 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
   int slots = 0;
   for (int of = 0; of < slot_classes; ++of)
     slots += work.layout(device, static_cast<slot_class>(of)).count;
-  bool const hooks = work.tied_bytes + work.totals_bytes > 0;
   slot_check walk{
     work,
     uses,
@@ -273,7 +269,7 @@ constexpr proof check_slots(plan_view work, data_uses const& uses, int device, s
     space.clocks.get(count, work.streams(device)),
     space.histories.get(slots, {}),
     space.readers.get(slots * uses.most_readers),
-    space.progress.get(hooks ? work.over.extents.stages() : 0, 0),
+    space.progress.get(has_hooks(work) ? work.over.extents.stages() : 0, 0),
     space.makers.get(work.over.declared->engines > 1 ? uses.instances() : 0, nothing)};
   walk.begin();
   auto const at = [&steps](int index) -> item const& {
