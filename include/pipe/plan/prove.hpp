@@ -189,7 +189,6 @@ constexpr proof find_missing(plan_view const& work, device_notes const& ran) noe
 struct device_space {
   reused_scratch<first_on_lane> lanes{};
   reused_scratch<int> next_messages{};
-  slot_space slots{};
 };
 
 //! Looks at the items of a device by themselves. The checks of an item that follow a failed one are
@@ -328,10 +327,11 @@ public:
     bool const alone = parts.count == 1;
     by.run(parts.count, [&](int part) {
       device_space space;
+      slot_check slots{work_, uses_};
       for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
         found_[device] = check_steps(work_, device, notes_, space);
         if (alone) // while the program is in the caches
-          add_slots(device, space.slots);
+          add_slots(device, slots);
       }
     });
     if (device_finding const found = first(); found.what <= device_check::sent_twice)
@@ -341,20 +341,20 @@ public:
     proof drains;
     std::atomic<int> next = -1;
     by.run(parts.count, [&](int) {
-      slot_space space;
+      slot_check slots{work_, uses_};
       for (int device = next++; device < devices; device = next++)
         if (device < 0)
           drains = prove_drain(work_);
         else if (!alone)
-          add_slots(device, space);
+          add_slots(device, slots);
     });
     return find_broken(drains, first());
   }
 
 private:
-  void add_slots(int device, slot_space& space) {
+  void add_slots(int device, slot_check& slots) {
     if (found_[device].what == device_check::none)
-      found_[device].add({device_check::slots, check_slots(work_, uses_, device, space)});
+      found_[device].add({device_check::slots, slots.check(device)});
   }
   [[nodiscard]] device_finding first() const {
     device_finding found;
