@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "../clipped_stage.hpp"
 #include "../stage.hpp"
 #include "machine.hpp"
 
@@ -63,6 +64,16 @@ public:
     for_each_parameter([&](parameter<number>& p) { optimizer.update(p, step); });
     refresh();
   }
+  // With clipping as part of the plan.
+  void set_clipping(clipping const& chosen) { optimizer_.how = &chosen; }
+  void contribute(pp::context const&, pp::output out) { out.as<gradient_row>()[0] = row_of(*this); }
+  void optimizer_step(pp::context const&, pp::totals const& all) { optimizer_.step(*this, all); }
+  void roll_back(pp::context const&) { optimizer_.roll_back(*this); }
+  [[nodiscard]] step_counts counts() const { return optimizer_.counts; }
+  [[nodiscard]] std::int64_t rolled_back() const { return optimizer_.rolled_back; }
+  //! @pre no step is still to be validated
+  void set_counts(step_counts const& counts) { optimizer_.counts = counts; }
+
   void refresh() {
     if (pieces_.empty())
       refresh_matrices(); // else when they have been gathered
@@ -140,6 +151,7 @@ public:
 private:
   //! Parameter by parameter, shard by shard; empty: parameters are whole, or elsewhere.
   std::vector<parameter<number>> pieces_;
+  clipped_optimizer<number> optimizer_{};
 };
 
 //! A stage of layers, or of parts of them.

@@ -55,7 +55,7 @@ struct place_of_stage : copies_of<Stage> {
   }
 
   //! Waits for the mean over the replicas, where other stages cannot do anything meanwhile.
-  void join_replicas() {
+  void join_replicas(pp::context const&) {
     mean.share();
     mean.finish(*this->here());
   }
