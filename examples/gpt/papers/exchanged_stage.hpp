@@ -352,7 +352,8 @@ private:
 
 //! A stage as the library calls it. That of the first projection of a layer stands for the layer's
 //! weights, too.
-template <class Machine>
+//! @tparam Layer an `exchanged_layer`, perhaps as trainers call it
+template <class Machine, class Layer = exchanged_layer<Machine>>
 class exchanged_stage {
 public:
   using number = typename Machine::number;
@@ -362,7 +363,7 @@ public:
   //! @param work of the device that runs the stage
   exchanged_stage(exchanged_slot_sizes<Machine> sizes,
                   int which,
-                  std::shared_ptr<exchanged_layer<Machine>> layer,
+                  std::shared_ptr<Layer> layer,
                   typename Machine::work& work)
       : sizes_(std::move(sizes)), what_(sizes_.stage(which)), layer_(std::move(layer)),
         work_(&work) {}
@@ -391,7 +392,7 @@ public:
   [[nodiscard]] static std::byte* between(pp::context const&) { return nullptr; }
 
   //! The layer, where this stage stands for its weights; else null.
-  [[nodiscard]] exchanged_layer<Machine>* leading() const {
+  [[nodiscard]] Layer* leading() const {
     bool const leads = what_.part == pp::layer_part::projection && what_.chunk == 0;
     return leads ? layer_.get() : nullptr;
   }
@@ -474,7 +475,7 @@ private:
 
   exchanged_slot_sizes<Machine> sizes_;
   pp::exchange_stage what_;
-  std::shared_ptr<exchanged_layer<Machine>> layer_;
+  std::shared_ptr<Layer> layer_;
   typename Machine::work* work_;
 };
 
