@@ -284,14 +284,21 @@ private:
 };
 
 //! Bytes of slots: messages, which are whole on every shard, and what a shard keeps.
-struct shard_sizes : stage_slot_sizes<host_machine<float>> {
-  using stage_slot_sizes::stage_slot_sizes;
+struct shard_sizes {
+  model_size size;
+  std::vector<layer_range> stages;
+  shard_of_stage which;
 
   //! What reports tell of.
   [[nodiscard]] static std::span<named_pool const> pools() {
     static constexpr named_pool all[] = {{"activations", pp::slot_class::activation},
                                          {"for weights", pp::slot_class::weight_input}};
     return all;
+  }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    step_cut const whole(1, cut_sequence(size.sequence, 1));
+    return stage_bytes<host_machine<float>>(
+      size, size_of_shard(size, which), stages[maker.stage], whole, of, {});
   }
 };
 
@@ -301,10 +308,8 @@ struct shard_slots {
   shard_of_stage which;
 
   [[nodiscard]] shard_sizes operator()(pp::timetable_view table,
-                                       std::vector<std::int64_t> const& lengths) const {
-    shard_sizes sizes(size, cut_for(table, lengths), table);
-    sizes.own = size_of_shard(size, which);
-    return sizes;
+                                       std::vector<std::int64_t> const&) const {
+    return {size, cut_layers(size.layers, table.over.extents.stages()), which};
   }
 };
 
