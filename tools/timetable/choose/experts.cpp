@@ -116,8 +116,8 @@ layer_bytes bytes_of_piece(pp::prediction const& on,
     return {.attention = all};
   double const tokens = static_cast<double>(piece.tokens) * on.setup.sequences;
   double const copies = tokens * 2 * model.hidden * model.experts_per_token / tensor;
-  double const inner = tokens * (model.gated ? 6.0 : 4.0) *
-                       static_cast<double>(pp::detail::inner_width(model)) / tensor;
+  double const inner =
+    tokens * (model.gated ? 6.0 : 4.0) * static_cast<double>(model.inner_width()) / tensor;
   return {.attention = all - copies - inner, .experts = copies + inner, .copies = copies};
 }
 
@@ -299,12 +299,12 @@ private:
     layer_bytes const bytes = bytes_of_piece(of, layer, piece);
     pp::token_range const all{piece.tokens, piece.offset};
     bool const travels = has_experts(layer);
-    double const message = travels ? pp::detail::expert_message_bytes(
-                                       of.model, all.length, of.setup.expert, of.setup.sequences) /
-                                       of.setup.tensor / (of.on.link_gb_per_s * 1e9)
-                                   : 0;
-    double const parameters = (of.model.gated ? 3.0 : 2.0) * of.model.hidden *
-                              static_cast<double>(pp::detail::inner_width(of.model));
+    double const message =
+      travels ? of.model.expert_message_bytes(all.length, of.setup.expert, of.setup.sequences) /
+                  of.setup.tensor / (of.on.link_gb_per_s * 1e9)
+              : 0;
+    double const parameters =
+      (of.model.gated ? 3.0 : 2.0) * of.model.hidden * static_cast<double>(of.model.inner_width());
     double const experts =
       travels ? 2.0 * of.setup.sequences * static_cast<double>(all.length) * parameters /
                   (of.on.peak_tflops * 1e12 * of.setup.tensor * of.reached.linear)

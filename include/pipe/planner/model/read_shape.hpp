@@ -88,7 +88,7 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
   if (std::string_view const text = file.object("text_config"); !text.empty()) {
     transformer model = read_transformer(text);
     model.encoder = detail::read_encoder(file);
-    detail::check_transformer(model);
+    model.check();
     return model;
   }
   transformer model;
@@ -131,7 +131,7 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
   model.tied = detail::whole_number(file, {"tied", "tie_word_embeddings"}, 0) != 0;
   model.modules = detail::whole_number(file, {"modules", "num_nextn_predict_layers"}, 0);
   model.encoder = detail::read_encoder(file);
-  detail::check_transformer(model);
+  model.check();
   return model;
 }
 
