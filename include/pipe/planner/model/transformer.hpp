@@ -169,7 +169,7 @@ struct transformer {
   flops_with(std::int64_t parameters, token_range tokens, int sequences) noexcept {
     return 2.0 * sequences * static_cast<double>(tokens.length) * static_cast<double>(parameters);
   }
-  //! @brief Those of one layer in products of matrices with weights.
+  //! @brief Operations of one layer in products of matrices with weights.
   [[nodiscard]] constexpr double linear_flops(token_range tokens,
                                               int sequences = 1) const noexcept {
     return flops_with(met_parameters(), tokens, sequences);

@@ -46,7 +46,7 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! What an action does.
+//! The part of an action in a pass or a message.
 enum class pytorch_act : std::uint8_t { runs, sends, receives, waits, skipped };
 
 //! The word of an action. The first four are passes, in the order of `pass_kind`.
@@ -230,7 +230,7 @@ public:
 private:
   static constexpr int kinds = 8; // passes, both ends of messages and waits, each in two directions
 
-  //! Another action about the same output, so many stages further on.
+  //! An action of another kind about the same output, so many stages further on.
   [[nodiscard]] static pytorch_action
   with(pytorch_action action, pytorch_act act, int step = 0) noexcept {
     action.verb = std::ranges::find_if(pytorch_verbs, [&](pytorch_verb const& each) {
