@@ -7,15 +7,15 @@
 
 #include <pipe/config.hpp>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "host/host_stage.hpp"
+#include "parameter.hpp"
 
 namespace gpt {
 
@@ -99,6 +99,46 @@ void take_step(Stage& stage, clipping const& how, clipped_step const& found, std
   stage.refresh();
 }
 
+//! What clipping has of a stage on the host, next to its parameters.
+template <class Number>
+struct clipped_optimizer {
+  clipping const* how = nullptr;
+  step_counts counts{};
+  std::int64_t rolled_back = 0;
+
+  template <class Stage>
+  void step(Stage& stage, pp::totals const& all) {
+    clipped_step const found(how->largest_norm, all);
+    if (how->early) { // to compute backwards what the optimizer did would round
+      std::size_t next = 0;
+      stage.for_each_parameter([&](auto const& p) {
+        if (next == copies_.size())
+          copies_.push_back(p);
+        else
+          copies_[next] = p;
+        ++next;
+      });
+    }
+    before_ = counts;
+    take_step(stage, *how, found, counts.taken);
+    found.count(counts);
+  }
+  //! Forward passes that have run since then leave nothing that their repetition does not write
+  //! anew.
+  template <class Stage>
+  void roll_back(Stage& stage) {
+    std::size_t next = 0;
+    stage.for_each_parameter([&](auto& p) { std::swap(p, copies_[next++]); });
+    counts = before_;
+    ++rolled_back;
+    stage.refresh();
+  }
+
+private:
+  std::vector<parameter<Number>> copies_{}; // of all, before the last step
+  step_counts before_{};
+};
+
 //! Copies of a stage as the library calls them, with the hooks of the optimizer next to their
 //! passes. Each copy steps by itself.
 //! @tparam Copies a `copies_of`
@@ -106,91 +146,45 @@ template <class Copies>
 struct clipped_stage : Copies {
   static constexpr std::int64_t totals_bytes = sizeof(gradient_row);
 
-  explicit clipped_stage(Copies passes) : Copies(std::move(passes)), steps_(this->of.size()) {}
+  explicit clipped_stage(Copies passes) : Copies(std::move(passes)) {}
 
   //! @param chosen must outlive this
-  void set_clipping(clipping const& chosen) { how_ = &chosen; }
+  void set_clipping(clipping const& chosen) {
+    how_ = &chosen;
+    for (auto* const each : this->of)
+      if (each != nullptr)
+        each->set_clipping(chosen);
+  }
 
   void contribute(pp::context const& where, pp::output out) {
-    this->join_replicas();
-    out.as<gradient_row>()[0] = row_of(this->at(where));
+    this->join_replicas(where);
+    this->at(where).contribute(where, out);
   }
+  //! Of rows on the host.
   [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
     return clipped_step(how_->largest_norm, all).accepts();
   }
   void optimizer_step(pp::context const& where, pp::totals const& all) {
-    clipped_step const found(how_->largest_norm, all);
-    auto& stage = this->at(where);
-    auto& own = steps_[number_of(stage)];
-    if (how_->early)
-      own.keep_copy(stage);
-    own.before = own.counts;
-    take_step(stage, *how_, found, own.counts.taken);
-    found.count(own.counts);
+    this->at(where).optimizer_step(where, all);
   }
-  //! Forward passes that have run since then leave nothing that their repetition does not write
-  //! anew.
   void roll_back(pp::context const& where, bool stepped) {
-    if (!stepped)
-      return;
-    auto& stage = this->at(where);
-    auto& own = steps_[number_of(stage)];
-    std::size_t next = 0;
-    stage.for_each_parameter([&](auto& p) { std::swap(p, own.copies[next++]); });
-    own.counts = own.before;
-    ++own.rolled_back;
-    stage.refresh();
+    if (stepped)
+      this->at(where).roll_back(where);
   }
   //! Nothing: `optimizer_step` leaves gradients of zero.
   void begin_iteration(pp::context const&) {}
 
-  //! The same of all copies.
-  [[nodiscard]] step_counts const& counts() const { return steps_here().counts; }
-  //! @pre no step is still to be validated
-  void set_counts(step_counts const& counts) {
-    for (auto& each : steps_)
-      each.counts = counts;
-  }
-  [[nodiscard]] std::int64_t rolled_back() const { return steps_here().rolled_back; }
-
 private:
-  struct steps_of_copy {
-    std::vector<parameter<float>> copies{}; // of all, before the last step
-    step_counts counts{};
-    step_counts before{};
-    std::int64_t rolled_back = 0;
-
-    //! To compute backwards what the optimizer did would round.
-    template <class Stage>
-    void keep_copy(Stage& stage) {
-      std::size_t next = 0;
-      stage.for_each_parameter([&](auto const& p) {
-        if (next == copies.size())
-          copies.push_back(p);
-        else
-          copies[next] = p;
-        ++next;
-      });
-    }
-  };
-  //! The first of the ways on which this copy is.
-  template <class Stage>
-  [[nodiscard]] std::size_t number_of(Stage const& stage) const {
-    return static_cast<std::size_t>(std::find(this->of.begin(), this->of.end(), &stage) -
-                                    this->of.begin());
-  }
-  [[nodiscard]] steps_of_copy const& steps_here() const { return steps_[number_of(*this->here())]; }
-
   clipping const* how_ = nullptr;
-  std::vector<steps_of_copy> steps_; // by way
 };
 
 //! The norm is that of the stages' rows in their order. Copies have the gradients of their stages
 //! and step likewise. Returns how many steps were taken.
-inline std::int64_t take_clipped_step(std::vector<host_stage<float>>& stages,
-                                      clipping const& how,
-                                      std::int64_t taken,
-                                      std::span<host_stage<float>> copies = {}) {
+template <class Stage>
+std::int64_t take_clipped_step(std::vector<Stage>& stages,
+                               clipping const& how,
+                               std::int64_t taken,
+                               std::type_identity_t<std::span<Stage>> copies = {}) {
   std::vector<gradient_row> rows;
   for (auto& each : stages)
     rows.push_back(row_of(each));

@@ -46,8 +46,15 @@ inline void check(model_size const& size) {
 }
 
 //! What of its layers a stage has: all of it, or the attention of layer `first` alone, or what
-//! follows that of layer `first - 1` and comes before that of layer `first`.
-enum class layer_part : std::uint8_t { whole, attention, around_attention };
+//! follows that of layer `first - 1` and comes before that of layer `first`; or, of one layer, what
+//! comes before its attention, or follows it.
+enum class layer_part : std::uint8_t {
+  whole,
+  attention,
+  around_attention,
+  before_attention,
+  after_attention
+};
 
 //! Consecutive layers of the model: what one stage holds.
 struct layer_range {
@@ -59,10 +66,18 @@ struct layer_range {
 
   //! Whether it begins, or ends, in the middle of a layer.
   [[nodiscard]] bool follows_attention() const {
-    return part == layer_part::around_attention && !embeds;
+    return part == layer_part::after_attention || (part == layer_part::around_attention && !embeds);
   }
   [[nodiscard]] bool precedes_attention() const {
-    return part == layer_part::around_attention && !ends;
+    return part == layer_part::before_attention || (part == layer_part::around_attention && !ends);
+  }
+  //! A part of the one layer that it has. Both ends of the model go with the part next to them.
+  [[nodiscard]] layer_range of_layer(layer_part which) const {
+    return {first,
+            first,
+            embeds && which == layer_part::before_attention,
+            ends && which == layer_part::after_attention,
+            which};
   }
 };
 
@@ -110,11 +125,10 @@ struct layer_range {
 //! made.
 [[nodiscard]] inline std::int64_t handed_on(model_size const& size, layer_part part) {
   switch (part) {
-  case layer_part::whole: return size.width;
   case layer_part::attention: return 2 * size.width;
   case layer_part::around_attention: return 2 * size.width + 2 * size.key_width();
+  default: return size.width;
   }
-  return 0;
 }
 
 //! Tokens [begin, end) of a sequence, or a part of something else that is cut.

@@ -70,7 +70,7 @@ struct options {
   return o.tensor > 0 || registry::find_schedule(o.schedule).traits.any_pairs;
 }
 [[nodiscard]] inline std::int64_t shards_of_stages(options const& o) {
-  return o.tensor > 0 ? o.tensor : 2;
+  return o.tensor > 0 ? o.tensor : has_shards_of_stages(o) ? 2 : 1;
 }
 
 [[nodiscard]] inline std::int64_t tokens_of(options const& o) {
@@ -328,11 +328,15 @@ inline void read_value(options& of,
 
 //! Reads the command line.
 //! @param chosen what is not given. @param more options that a backend has
+//! @param ranks of a run: as many devices with all their shards, unless told otherwise; 0: none
 //! @throws std::invalid_argument with one line for the user
 [[nodiscard]] inline options read_options(std::vector<std::string_view> const& words,
                                           options chosen = {},
-                                          std::span<detail::known_option const> more = {}) {
+                                          std::span<detail::known_option const> more = {},
+                                          int ranks = 0) {
   bool key_heads_given = false;
+  if (ranks > 0)
+    chosen.devices = 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto const known = detail::option_of(chosen, more, words[i]);
     if (auto* const* const flag = std::get_if<bool*>(&known.value); flag && *flag) {
@@ -345,6 +349,8 @@ inline void read_value(options& of,
   }
   if (!key_heads_given)
     chosen.size.key_heads = chosen.size.heads;
+  if (chosen.devices == 0)
+    chosen.devices = std::max(ranks / shards_of_stages(chosen), std::int64_t{1});
   check(chosen.size);
   if (chosen.post_validation && chosen.clip == 0) {
     throw std::invalid_argument(

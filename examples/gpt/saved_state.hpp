@@ -149,12 +149,6 @@ about_state(options const& o, int replicas, text_to_learn const& text) {
   return about_parts("gpt", o, text).learning + lines.text;
 }
 
-[[nodiscard]] inline std::string
-about_run(std::string_view program, options const& o, text_to_learn const& text) {
-  auto const parts = about_parts(program, o, text);
-  return parts.learning + parts.cut;
-}
-
 //! Ends here where not all ranks are of the same run: before they make groups, plans or files.
 //! Collective.
 //! @param name tells the agreements of one store apart
@@ -310,15 +304,8 @@ struct checkpointed_model {
     model.update(optimizer, step);
     done = step + 1;
   }
-  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
-    model.use(table, lengths);
-  }
-  [[nodiscard]] auto const& plans() const { return model.plans(); }
-  [[nodiscard]] std::vector<device_row> slots() { return model.slots(); }
-  [[nodiscard]] std::vector<std::size_t> peak_bytes() { return model.peak_bytes(); }
-  //! Between steps, when the times of the last one have been read.
-  void begin_step() { (void)save(); }
-  //! Returns whether there was something to save.
+  //! To be called between steps, when the times of the last one have been read. Returns whether
+  //! there was something to save.
   bool save() {
     bool const wants = done % every == 0 || done == steps || stop_wanted != 0;
     if (done <= first || files.folder.empty() || !wants)
@@ -332,10 +319,6 @@ struct checkpointed_model {
       throw;
     }
     return true;
-  }
-  void finish() {
-    begin_step(); // there is none
-    model.finish();
   }
   [[nodiscard]] pp::dynamic_timetable trace() { return model.trace(); }
 };
@@ -373,16 +356,32 @@ struct rank_in_training : checkpointed_model<Model> {
   }
 };
 
-//! All steps; the optimizer's are between them, or part of their plans.
-//! @param sizes of iterations, which take turns
-template <class Model>
+//! All steps of a schedule of stages, and what its devices kept; the optimizer's are between them,
+//! or part of their plans.
+//! @param sizes of iterations, which take turns. @param saved a `checkpointed_model`
+template <class Saved>
 training train_checkpointed(options const& o,
                             text_to_learn const& text,
                             std::vector<sized_table> const& sizes,
-                            Model& model) {
+                            Saved& saved) {
+  auto& model = saved.model;
   auto const optimizer = optimizer_of(o);
-  auto const update = [&](std::int64_t step) { model.update(optimizer, step); };
-  auto result = train_sizes(o, text, sizes, model, update, model.first);
+  auto const begin = [&](std::int64_t step) {
+    (void)saved.save();
+    auto const at = size_of_step(step, o.steps, sizes.size());
+    if (sizes.size() > 1)
+      model.use(sizes[at].table, sizes[at].lengths);
+    return at == 0;
+  };
+  auto const update = [&](std::int64_t step) { saved.update(optimizer, step); };
+  auto result = train_steps(o, text, saved, begin, update, saved.first);
+  if (result.traces.empty())
+    result.traces.push_back(model.trace());
+  result.peaks = model.peak_bytes();
+  result.slots = model.slots();
+  result.plans_made = model.plans().made();
+  result.plans_reused = model.plans().reused();
+  (void)saved.save();
   model.finish();
   return result;
 }

@@ -69,9 +69,13 @@ public:
       auto const m = cut_.from_last() ? cut_.microbatches() - 1 - turn : turn;
       auto const chunks = cut_.chunks(m);
       for (std::int64_t c = 0; c < chunks; ++c)
-        forward({m, c}, around);
+        for (std::size_t s = 0; s < stages_.size(); ++s)
+          run(around, pp::pass_kind::forward, s, {m, c}, between(s), between(s + 1));
       for (std::int64_t c = chunks; c-- > 0;)
-        backward({m, c}, around);
+        for (std::size_t s = stages_.size(); s-- > 0;) {
+          run(around, pp::pass_kind::backward_input, s, {m, c}, between(s + 1), between(s));
+          run(around, pp::pass_kind::backward_weight, s, {m, c}, {}, {});
+        }
     }
     for (std::size_t s = 0; s < copies_.size(); ++s)
       add_copies(stages_[s], copies_[s]);
@@ -109,23 +113,15 @@ private:
   //! What stage s reads.
   [[nodiscard]] pp::output between(std::size_t s) { return message_in(between_[s]); }
   template <class Around>
-  void forward(unit u, Around& around) {
-    for (std::size_t s = 0; s < stages_.size(); ++s) {
-      auto const where = slots_[s].at(at(s, u), u);
-      around(pp::pass_kind::forward, s, u, [&] {
-        at(s, u).forward(where, read(between(s)), between(s + 1));
-      });
-    }
-  }
-  template <class Around>
-  void backward(unit u, Around& around) {
-    for (std::size_t s = stages_.size(); s-- > 0;) {
-      auto const where = slots_[s].at(at(s, u), u);
-      around(pp::pass_kind::backward_input, s, u, [&] {
-        at(s, u).backward_input(where, read(between(s + 1)), between(s));
-      });
-      around(pp::pass_kind::backward_weight, s, u, [&] { at(s, u).backward_weight(where); });
-    }
+  void run(Around& around,
+           pp::pass_kind kind,
+           std::size_t s,
+           unit u,
+           pp::output const& in,
+           pp::output const& out) {
+    auto& stage = at(s, u);
+    auto const where = slots_[s].at(stage, u);
+    around(kind, s, u, [&] { stage.run_half(kind, {where, read(in), out}); });
   }
 
   step_cut cut_;

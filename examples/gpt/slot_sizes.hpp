@@ -249,6 +249,16 @@ template <class Sizes>
   return way == 0 ? 0 : way == 1 && both ? extents.microbatches / 2 : extents.microbatches;
 }
 
+//! The devices that have the stages, and then those of their second copies, if there are any.
+[[nodiscard]] inline std::vector<int> homes_of(pp::timetable_view table) {
+  auto const& extents = table.over.extents;
+  std::vector<int> homes;
+  for (std::size_t way = 0; way < (extents.where == pp::placement::bidirectional ? 2 : 1); ++way)
+    for (int stage = 0; stage < extents.stages(); ++stage)
+      homes.push_back(pp::device_of(table, stage, first_of_way(extents, way)));
+  return homes;
+}
+
 //! True for stages that some microbatches have on other devices than others. They have no weights,
 //! but for those of pipelines that enter at both ends.
 [[nodiscard]] inline bool is_shared_out(pp::timetable_view table, int stage) {
@@ -259,11 +269,11 @@ template <class Sizes>
   return false;
 }
 
-//! Stages add gradients up in the order of microbatches, or from the last one to the first, last
-//! chunk first, as one device does: other sums would have other bits. Where there are two copies of
-//! a stage, each does with its half.
-//! @throws std::invalid_argument for a timetable whose backward passes come in another order
-inline void check_order(pp::timetable_view table, std::string const& name) {
+//! Whether stages add gradients up in the order of microbatches, or from the last one to the first,
+//! last chunk first, as one device does: other sums would have other bits. Where there are two
+//! copies of a stage, each does with its half.
+//! @param weights those of weights, too; else those of inputs alone
+[[nodiscard]] inline bool adds_as_one_device(pp::timetable_view table, bool weights) {
   auto const stages = static_cast<std::size_t>(table.over.extents.stages());
   // [ways, 2, S]: the unit that gets its gradients of inputs next, and of weights.
   std::vector<int> next(2 * stages, 0);
@@ -281,16 +291,22 @@ inline void check_order(pp::timetable_view table, std::string const& name) {
     int const unit =
       from_last ? table.over.units() - 1 - first - what.chunk : first + chunks - 1 - what.chunk;
     std::size_t const way = table.over.extents.enters_at_end(what.microbatch) ? 1 : 0;
-    for (bool const weights : {false, true}) {
+    for (std::size_t of_weights = 0; of_weights <= (weights ? 1 : 0); ++of_weights) {
       pp::pass_kind const half =
-        weights ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;
+        of_weights == 1 ? pp::pass_kind::backward_weight : pp::pass_kind::backward_input;
       bool const counts = what.kind == pp::pass_kind::backward || what.kind == half;
-      if (counts && next[(2 * way + (weights ? 1 : 0)) * stages + what.stage]++ != unit) {
-        throw std::invalid_argument(name +
-                                    " adds up the gradients of microbatches in another order than "
-                                    "one device, with which the example compares every bit");
-      }
+      if (counts && next[(2 * way + of_weights) * stages + what.stage]++ != unit)
+        return false;
     }
+  }
+  return true;
+}
+//! @throws std::invalid_argument for a timetable whose backward passes come in another order
+inline void check_order(pp::timetable_view table, std::string const& name) {
+  if (!adds_as_one_device(table, true)) {
+    throw std::invalid_argument(name +
+                                " adds up the gradients of microbatches in another order than one "
+                                "device, with which the example compares every bit");
   }
 }
 

@@ -113,7 +113,6 @@ template <class Machine>
   using from_attention = message_from_attention<Machine>;
   using enum pp::slot_class;
   bool const attends = held.part == layer_part::attention;
-  bool const around = held.part == layer_part::around_attention;
   auto all = slot_of<Machine>();
   switch (of) {
   case activation:
@@ -125,14 +124,14 @@ template <class Machine>
                    : bytes_of<Machine, stage_gradients<Machine>>(
                        all_of, held, put_in<Machine, kept>(nullptr, all_of, held));
   case output:
-    if (around)
+    if (held.precedes_attention())
       return bytes_of<gpt::message, message_to_attention<Machine, typename Machine::attended>>(
         all_of);
     if (attends)
       return bytes_of<gpt::message, from_attention>(all_of);
     break;
   case input_gradient:
-    if (around)
+    if (held.follows_attention())
       return bytes_of<gpt::message, from_attention>(all_of);
     if (attends)
       return bytes_of<gpt::message, message_to_attention<Machine, typename Machine::element>>(
@@ -160,8 +159,9 @@ struct stage_start {
   int replicas = 1;      //!< of the pipeline, with other microbatches
   //! For passes that run next to others of the device; null: none do.
   typename Machine::work* beside = nullptr;
-  //! Weights that stand before those of the layers.
+  //! Weights that stand before those of the layers, and before those that follow attention.
   std::size_t before = (held.embeds ? 2 : 0) + (held.follows_attention() ? 4 : 0);
+  std::size_t after = 0;
 };
 
 //! A message that has come, which is only read.
@@ -182,8 +182,8 @@ public:
   //! @param parts of the model that are its weights
   stage(std::vector<tensor_part> parts, std::uint64_t seed, stage_start<Machine> const& with)
       : size_(with.size), own_(with.own), held_(with.held), cut_(with.cut),
-        replicas_(with.replicas), before_(with.before), work_{with.work, with.beside},
-        parts_(std::move(parts)),
+        replicas_(with.replicas), before_(with.before),
+        after_(with.after), work_{with.work, with.beside}, parts_(std::move(parts)),
         text_(held_.embeds || held_.ends ? cut_.microbatches() * (size_.sequence + 1) : 0),
         losses_(loss_count() * static_cast<std::int64_t>(sizeof(number))) {
     for (tensor_part const& part : parts_)
@@ -209,6 +209,7 @@ public:
     std::int64_t tokens;
     stream on;
     typename Machine::work* work;
+    layer_range held; //!< all that the stage has, or a part of it
   };
   //! @param half of a composite pass: 0, and 1 for the pass that runs next to it
   [[nodiscard]] pass begin(pp::context const& where, int half) const {
@@ -218,19 +219,20 @@ public:
     if (held_.part == layer_part::attention)
       return attention_forward(p, in, out);
     auto const kept = kept_of(p);
-    number* const x = held_.ends ? p.work->scratch().residual : numbers(out);
-    if (held_.embeds)
+    number* const x = p.held.ends ? p.work->scratch().residual : numbers(out);
+    if (p.held.embeds)
       embed(p, x);
     else
       copy_rows(p, x, numbers(in), size_.width);
     if (kept.after) {
-      copy_rows(p, kept.output, message<from_attention>(p, only_read(in)).output, size_.width);
+      if (p.held.part == layer_part::around_attention) // else its output has been merged there
+        copy_rows(p, kept.output, message<from_attention>(p, only_read(in)).output, size_.width);
       at_after(p, kept).forward(x);
     }
     layers_forward(p, kept, x);
-    if (held_.ends)
+    if (p.held.ends)
       return at_head(p, kept.norm).forward(losses_of(p), x);
-    if (held_.precedes_attention()) {
+    if (p.held.precedes_attention()) {
       auto const to = message<to_attention>(p, out.data);
       at_before(p, kept).forward(to.query, to.key_value, x);
     }
@@ -242,45 +244,26 @@ public:
     if (held_.part == layer_part::attention)
       return attention_backward(p, in, out); // of some microbatches
     input_order_.check(p.of, cut_, "backward_input");
-    auto const kept = kept_of(p);
-    auto const made = gradients_of(p, kept, between);
-    number* const dx = held_.embeds ? p.work->scratch().residual : numbers(out);
-    if (held_.ends)
-      at_head(p, kept.norm).backward_input(dx, made.logits, share());
-    else
-      copy_rows(p, dx, numbers(in), size_.width);
-    if (made.before) {
+    back const now(*this, p, between);
+    if (now.made.before) {
       auto const from = message<to_attention_gradient>(p, only_read(in));
-      copy_rows(p, made.before->query, from.query, size_.width);
-      copy_rows(p, made.before->key_value, from.key_value, 2 * size_.key_width());
-      at_before(p, kept).add_backward_input(dx, *made.before);
+      copy_rows(p, now.made.before->query, from.query, size_.width);
+      copy_rows(p, now.made.before->key_value, from.key_value, 2 * size_.key_width());
     }
-    layers_backward_input(p, kept, dx, made);
-    if (held_.embeds)
-      embed_backward(p, dx);
-    else if (made.after)
-      at_after(p, kept).backward_input(
-        dx, message<from_attention>(p, out.data).output, *made.after);
+    run_input_half(
+      now, in, out, now.made.after ? message<from_attention>(p, out.data).output : nullptr);
   }
   void weight_half(pass const& p, std::byte* between) {
     if (held_.part == layer_part::attention)
       return;
     if (own_.width == size_.width) // shards add up in the order of their table, whatever it is
       weight_order_.check(p.of, cut_, "backward_weight");
-    auto const kept = kept_of(p);
-    auto const made = gradients_of(p, kept, between);
-    for (std::size_t i = 0; i < kept.layers.size(); ++i) // what has come last may still be near
-      at_layer(i, p, kept).backward_weight(made.layers[i]);
-    if (made.before)
-      at_before(p, kept).add_backward_weight(*made.before);
-    if (held_.ends)
-      at_head(p, kept.norm).backward_weight(made.logits);
-    if (made.after)
-      at_after(p, kept).add_backward_weight(*made.after);
+    run_weight_half(back(*this, p, between));
   }
   //! Memory of the device between the halves of one backward pass.
   [[nodiscard]] std::byte* between(pass const& p) const {
-    return p.work->between(bytes(pp::slot_class::weight_input, p.of));
+    return p.work->between(
+      stage_bytes<Machine>(size_, own_, p.held, cut_, pp::slot_class::weight_input, p.of));
   }
   //! Of a slot for the unit.
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, unit which) const {
@@ -332,12 +315,46 @@ protected:
     auto const on = Machine::stream_of(where);
     auto* const work = work_[half];
     work->begin(size_, chunk.count(), on);
-    return {&where, of, chunk, chunk.count(), on, work};
+    return {&where, of, chunk, chunk.count(), on, work, held_};
   }
-  //! What a fused backward pass makes and reads.
-  template <class Made, class... Of>
-  [[nodiscard]] Made made_between(pass const& p, Of const&... of) const {
-    return put_in<Machine, Made>(p.work->between(bytes_of<Machine, Made>(of...)), of...);
+
+  //! A backward pass, with what its stage has kept and what it makes.
+  struct back {
+    pass p;
+    stage_kept<Machine> kept;
+    stage_gradients<Machine> made;
+
+    back(stage const& of, pass const& at, std::byte* between)
+        : p(at), kept(of.kept_of(p)), made(of.gradients_of(p, kept, between)) {}
+  };
+  //! What follows when the gradients of query, keys and values are made, if it has these.
+  //! @param of_output where the gradient of attention's output goes
+  void
+  run_input_half(back const& now, pp::input in, pp::output out, attended* of_output = nullptr) {
+    auto const& [p, kept, made] = now;
+    number* const dx = p.held.embeds ? p.work->scratch().residual : numbers(out);
+    if (p.held.ends)
+      at_head(p, kept.norm).backward_input(dx, made.logits, share());
+    else
+      copy_rows(p, dx, numbers(in), size_.width);
+    if (made.before)
+      at_before(p, kept).add_backward_input(dx, *made.before);
+    layers_backward_input(now, dx);
+    if (p.held.embeds)
+      embed_backward(p, dx);
+    else if (made.after)
+      at_after(p, kept).backward_input(dx, of_output, *made.after);
+  }
+  void run_weight_half(back const& now) {
+    auto const& [p, kept, made] = now;
+    for (std::size_t i = 0; i < kept.layers.size(); ++i) // what has come last may still be near
+      at_layer(i, p, kept).backward_weight(made.layers[i]);
+    if (made.before)
+      at_before(p, kept).add_backward_weight(*made.before);
+    if (p.held.ends)
+      at_head(p, kept.norm).backward_weight(made.logits);
+    if (made.after)
+      at_after(p, kept).add_backward_weight(*made.after);
   }
   // Attention alone, for whole sequences: it has no weights, so that any device may run it.
 
@@ -379,10 +396,8 @@ protected:
       at_layer(i, p, kept).forward(x, caches[i]);
   }
   //! The gradient dx of that becomes the one of the input of the first layer.
-  void layers_backward_input(pass const& p,
-                             stage_kept<Machine> const& kept,
-                             number* dx,
-                             stage_gradients<Machine> const& made) {
+  void layers_backward_input(back const& now, number* dx) {
+    auto const& [p, kept, made] = now;
     auto const caches = caches_of(p, kept);
     auto const carried = carried_of(p);
     for (std::size_t i = kept.layers.size(); i-- > 0;) {
@@ -396,18 +411,18 @@ protected:
     return {size_, own_, p.tokens, cut_.chunks(p.of.microbatch) == 1};
   }
   [[nodiscard]] stage_kept<Machine> kept_of(pass const& p) const {
-    return put_in<Machine, stage_kept<Machine>>(p.where->activation.data, extents(p), held_);
+    return put_in<Machine, stage_kept<Machine>>(p.where->activation.data, extents(p), p.held);
   }
   [[nodiscard]] stage_gradients<Machine>
   gradients_of(pass const& p, stage_kept<Machine> const& kept, std::byte* memory) const {
-    return put_in<Machine, stage_gradients<Machine>>(memory, extents(p), held_, kept);
+    return put_in<Machine, stage_gradients<Machine>>(memory, extents(p), p.held, kept);
   }
   //! Keys and values of the sequence, layer by layer.
   [[nodiscard]] std::vector<attended*> caches_of(pass const& p,
                                                  stage_kept<Machine> const& kept) const {
     if (cut_.chunks(p.of.microbatch) > 1) {
       auto in = slot_of<Machine>(p.where->state.data);
-      return sequence_caches<attended>(in, own_, held_, cut_.tokens(p.of.microbatch));
+      return sequence_caches<attended>(in, own_, p.held, cut_.tokens(p.of.microbatch));
     }
     std::vector<attended*> caches;
     for (auto const& layer : kept.layers)
@@ -417,11 +432,11 @@ protected:
   //! Their gradients: what one layer after the other uses, or what later chunks have left.
   [[nodiscard]] std::vector<number*> carried_of(pass const& p) const {
     if (cut_.chunks(p.of.microbatch) == 1) {
-      return std::vector<number*>(static_cast<std::size_t>(held_.last - held_.first),
+      return std::vector<number*>(static_cast<std::size_t>(p.held.last - p.held.first),
                                   p.work->scratch().key_value_gradient);
     }
     auto in = slot_of<Machine>(p.where->state_gradient.data);
-    return sequence_caches<number>(in, own_, held_, cut_.tokens(p.of.microbatch));
+    return sequence_caches<number>(in, own_, p.held, cut_.tokens(p.of.microbatch));
   }
 
   [[nodiscard]] token_rows<stream> rows(pass const& p) const {
@@ -438,7 +453,7 @@ protected:
   //! What follows the attention of the layer before, and what precedes that of the next one.
   [[nodiscard]] after_attention_pass<Machine> at_after(pass const& p,
                                                        stage_kept<Machine> const& kept) {
-    return {part(p), weights_.data(), *kept.after, kept.output};
+    return {part(p), weights_.data() + after_, *kept.after, kept.output};
   }
   [[nodiscard]] before_attention_pass<Machine> at_before(pass const& p,
                                                          stage_kept<Machine> const& kept) {
@@ -492,6 +507,7 @@ protected:
   step_cut cut_;
   int replicas_;
   std::size_t before_;              // weights before those of the layers
+  std::size_t after_;               // and before those that follow attention
   typename Machine::work* work_[2]; // of the device, and of what runs next to its passes
   std::vector<tensor_part> parts_;
   std::vector<weight> weights_;

@@ -119,7 +119,17 @@ struct copies_of {
     return nullptr;
   }
 
-  void join_replicas() {} //!< there are none
+  void join_replicas(pp::context const&) {} //!< there are none
+  //! The same of all copies.
+  [[nodiscard]] step_counts counts() const requires(requires(Stage const& s) { s.counts(); }) {
+    return here()->counts();
+  }
+  [[nodiscard]] std::int64_t rolled_back() const { return here()->rolled_back(); }
+  void set_counts(step_counts const& counts) {
+    for (Stage* const each : of)
+      if (each != nullptr)
+        each->set_counts(counts);
+  }
   [[nodiscard]] Stage& at(pp::context const& where) const {
     return *of[static_cast<std::size_t>(extents.route_of(where.microbatch))];
   }

@@ -5,14 +5,10 @@
 //! @brief The text to learn: loading it, its unigram entropy, and batches of random pieces of it.
 
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -32,27 +28,11 @@ namespace gpt {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
     refuse("it is a folder");
-  if (auto const why = example::why_not_opened(path); !why.empty())
-    refuse(why);
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(path.c_str(), "rb"),
-                                                             &std::fclose);
-  if (!file)
-    refuse(std::strerror(errno));
-  if (auto const why = example::why_not_read(file.get()); !why.empty())
-    refuse(why);
-  constexpr std::size_t most = std::size_t{64} << 20;
-  std::vector<std::uint8_t> bytes;
-  std::uint8_t part[std::size_t{1} << 16];
-  while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
-    bytes.insert(bytes.end(), part, part + count);
-    if (bytes.size() > most)
-      refuse("it has more than 64 MiB; a piece of it will do");
-  }
-  if (std::ferror(file.get()) != 0)
-    refuse(std::strerror(errno));
-  if (bytes.empty())
+  auto const text = example::bytes_of_file(
+    path, std::size_t{64} << 20, "it has more than 64 MiB; a piece of it will do", refuse);
+  if (text.empty())
     refuse("it is empty");
-  return bytes;
+  return {text.begin(), text.end()};
 }
 
 struct text_to_learn {

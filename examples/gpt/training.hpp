@@ -215,30 +215,4 @@ training train_model(options const& o, text_to_learn const& text, Model& model) 
   return result;
 }
 
-//! The same of a schedule of stages, with what its devices kept, where the model tells.
-//! @param sizes of iterations, which take turns
-template <class Model, class Update>
-training train_sizes(options const& o,
-                     text_to_learn const& text,
-                     std::vector<sized_table> const& sizes,
-                     Model& model,
-                     Update update,
-                     std::int64_t first = 0) {
-  auto const begin = [&](std::int64_t step) {
-    model.begin_step();
-    auto const at = size_of_step(step, o.steps, sizes.size());
-    if (sizes.size() > 1)
-      model.use(sizes[at].table, sizes[at].lengths);
-    return at == 0;
-  };
-  auto result = train_steps(o, text, model, begin, update, first);
-  if (result.traces.empty())
-    result.traces.push_back(model.trace());
-  result.peaks = model.peak_bytes();
-  result.slots = model.slots();
-  result.plans_made = model.plans().made();
-  result.plans_reused = model.plans().reused();
-  return result;
-}
-
 } // namespace gpt

@@ -10,6 +10,7 @@
 #include <examples/gpt/cuda/matrix_products.cuh>
 #include <examples/gpt/cuda/numbers.cuh>
 #include <examples/gpt/cuda/trained.cuh>
+#include <examples/gpt/layer.hpp>
 #include <tests/gpu/gpt.hpp>
 #include <vector>
 

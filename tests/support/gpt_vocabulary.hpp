@@ -94,7 +94,7 @@ private:
     auto const barriers = sizes_.cut.barriers;
     std::int64_t const behind = shards + sizes_.cut.stages;
     auto const go = [](auto& piece, pp::context const& where, pp::output out) {
-      piece.forward(where, {}, out);
+      piece.run_half(pp::pass_kind::forward, {where, {}, out});
     };
     for (std::int64_t i = 0; i < behind + shards; ++i) {
       auto const at = static_cast<std::size_t>(i);
@@ -108,13 +108,16 @@ private:
     }
     for (std::int64_t i = behind; i < behind + shards; ++i) {
       if (barriers == 1)
-        run([](auto& piece, auto const& where, auto) { piece.backward_weight(where); },
-            i,
-            u,
-            made_,
-            behind,
-            shards,
-            {});
+        run(
+          [](auto& piece, auto const& where, auto) {
+            piece.run_half(pp::pass_kind::backward_weight, {where, {}, {}});
+          },
+          i,
+          u,
+          made_,
+          behind,
+          shards,
+          {});
       else
         run(back, i, u, made_, behind, shards, {message_in(given_[static_cast<std::size_t>(i)])});
     }
@@ -134,7 +137,7 @@ private:
     }
   }
   static void back(sharded_piece& piece, pp::context const& where, pp::output out) {
-    piece.backward(where, {}, out);
+    piece.run_half(pp::pass_kind::backward, {where, {}, out});
   }
 
   piece_sizes sizes_;

@@ -1,36 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "files.hpp"
 
-#include <cerrno>
-#include <cstring>
-
 #include "tools/support/file_doors.hpp"
 
 namespace examples {
 
 std::string read_file(std::string const& name) {
   constexpr std::size_t most = std::size_t{1} << 28;
-  auto const fail = [&name](std::string const& reason) {
-    return usage_error("cannot read " + quoted(name) + ": " + reason);
+  auto const refuse = [&name](std::string const& reason) {
+    throw usage_error("cannot read " + quoted(name) + ": " + reason);
   };
-  if (std::string const why = example::why_not_opened(name); !why.empty())
-    throw fail(why);
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const file(std::fopen(name.c_str(), "rb"),
-                                                             &std::fclose);
-  if (!file)
-    throw fail(std::strerror(errno));
-  if (std::string const why = example::why_not_read(file.get()); !why.empty())
-    throw fail(why);
-  std::string text;
-  char part[1 << 16];
-  while (std::size_t const count = std::fread(part, 1, sizeof part, file.get())) {
-    text.append(part, count);
-    if (text.size() > most)
-      throw fail("the file is larger than 256 MiB");
-  }
-  if (std::ferror(file.get()) != 0)
-    throw fail(std::strerror(errno));
-  return text;
+  return example::bytes_of_file(name, most, "the file is larger than 256 MiB", refuse);
 }
 
 bool names_cost_file(std::string_view word) {

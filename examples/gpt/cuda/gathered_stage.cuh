@@ -28,11 +28,8 @@ namespace gpt::on_gpu {
 template <class Element>
 struct gathered_shape {
   std::int64_t count; //!< numbers of the weight
-  std::int64_t pieces;
   bool is_matrix;
-
-  gathered_shape(std::int64_t numbers, bool decays, std::int64_t of)
-      : count(numbers), pieces(of), is_matrix(decays) {}
+  std::int64_t pieces;
 
   [[nodiscard]] std::int64_t piece() const { return (count + pieces - 1) / pieces; }
   [[nodiscard]] bool rounds() const { return is_matrix && !std::is_same_v<Element, float>; }
@@ -58,7 +55,7 @@ public:
   }
 
   void take(parameter<float> const& whole) {
-    gathered_shape<Element> const shape(whole.numbers, whole.decays, pieces());
+    gathered_shape<Element> const shape{whole.numbers, whole.decays, pieces()};
     shapes_.push_back(shape);
     for (auto number = first(); number < first() + here(); ++number) {
       parameter<float> one(shape.piece(), 0.0F, whole.decays);
@@ -77,7 +74,7 @@ public:
         group_.gather(from, to, shape.piece_bytes(), stream);
       } else {
         auto const bytes = shape.piece_bytes();
-        copy_bytes(to + number * bytes, from, static_cast<std::size_t>(bytes), stream);
+        copy_bytes(to + number * bytes, from, bytes, stream);
       }
     });
   }
@@ -157,7 +154,7 @@ public:
   [[nodiscard]] static std::int64_t pieces() { return 1; }
 
   void take(parameter<float> const& whole) {
-    gathered_shape<Element> const shape(whole.numbers, whole.decays, pieces());
+    gathered_shape<Element> const shape{whole.numbers, whole.decays, pieces()};
     at_home_.push_back({whole,
                         shape,
                         cuda::pinned_memory(shape.piece_bytes()),
@@ -167,24 +164,14 @@ public:
 
   void gather(std::size_t weight, std::byte* to, cudaStream_t stream) const {
     auto const& home = at_home_[weight];
-    cuda::check(cudaMemcpyAsync(to,
-                                home.read.data(),
-                                static_cast<std::size_t>(home.shape.piece_bytes()),
-                                cudaMemcpyHostToDevice,
-                                stream),
-                "cudaMemcpyAsync");
+    copy_bytes(to, home.read.data(), home.shape.piece_bytes(), stream, cudaMemcpyHostToDevice);
   }
   //! Puts a whole gradient there. @pre once in a step
   void scatter(std::size_t weight, float* from, cudaStream_t stream) const {
     auto const& home = at_home_[weight];
     if (sum_)
       sum_(from, home.shape.count, stream);
-    cuda::check(cudaMemcpyAsync(home.gradient.data(),
-                                from,
-                                static_cast<std::size_t>(bytes(home.shape.count)),
-                                cudaMemcpyDeviceToHost,
-                                stream),
-                "cudaMemcpyAsync");
+    copy_bytes(home.gradient.data(), from, bytes(home.shape.count), stream, cudaMemcpyDeviceToHost);
   }
   [[nodiscard]] std::vector<float> whole(std::size_t weight, bool value) const {
     auto const& home = at_home_[weight];
@@ -248,7 +235,7 @@ bytes_of_gathered(model_size const& size, layer_range const& held, std::int64_t 
   auto weights = slot_of<machine<Element>>();
   auto gradients = slot_of<machine<Element>>();
   for (tensor_part const& part : parts_of(size, held)) {
-    gathered_shape<Element> const shape(part.count(), part.start.decays, pieces);
+    gathered_shape<Element> const shape{part.count(), part.start.decays, pieces};
     (void)shape.take_weight(weights);
     (void)shape.take_gradient(gradients);
   }
@@ -269,7 +256,7 @@ public:
     this->parts_ = home_.held(parts);
     for (tensor_part const& part : parts) {
       home_.take(start_of<float>(part, seed));
-      shapes_.emplace_back(part.count(), part.start.decays, home_.pieces());
+      shapes_.push_back({part.count(), part.start.decays, home_.pieces()});
       this->weights_.emplace_back(part.count(), part.start.decays);
     }
   }

@@ -22,45 +22,13 @@
 namespace gpt {
 
 //! For each way that microbatches take, the copy of a stage that is there.
-struct gpu_copies : copies_of<gpu_stage> {
-  [[nodiscard]] step_counts counts() const { return here()->counts(); }
-  void set_counts(step_counts const& counts) {
-    for (gpu_stage* const each : of)
-      if (each != nullptr)
-        each->set_counts(counts);
+struct called_stage : copies_of<gpu_stage> {
+  void join_replicas(pp::context const& where) {
+    at(where).join_replicas(static_cast<cudaStream_t>(where.stream));
   }
-  [[nodiscard]] static std::int64_t rolled_back() { return 0; }
 };
-using called_stage = gpu_copies;
-
 //! The same with the optimizer in its plan.
-struct clipped_gpu_stage : gpu_copies {
-  static constexpr std::int64_t totals_bytes = sizeof(gradient_row);
-  clipping const* how = nullptr;
-  std::int64_t undone = 0;
-
-  void contribute(pp::context const& where, pp::output row) {
-    of.front()->join_replicas(static_cast<cudaStream_t>(where.stream));
-    of.front()->contribute(where, row);
-  }
-  //! Of rows on the host. @see clipped_stage
-  [[nodiscard]] bool accepts(pp::context const&, pp::totals const& all) const {
-    return clipped_step(how->largest_norm, all).accepts();
-  }
-  void optimizer_step(pp::context const& where, pp::totals const& all) {
-    of.front()->optimizer_step(where, all);
-  }
-  void roll_back(pp::context const& where, bool stepped) {
-    if (stepped) {
-      of.front()->roll_back(where);
-      ++undone;
-    }
-  }
-  void begin_iteration(pp::context const&) {} // `optimizer_step` leaves gradients of zero
-
-  void set_clipping(clipping const& chosen) { how = &chosen; }
-  [[nodiscard]] std::int64_t rolled_back() const { return undone; }
-};
+using clipped_gpu_stage = clipped_stage<called_stage>;
 
 //! The stages of this process and the runner that drives them.
 //! @tparam Called a stage as the library calls it: `called_stage`, or with its optimizer.
@@ -87,11 +55,7 @@ public:
           table,
           cut.lengths(),
           {{size, how, Called::totals_bytes}, how.clip != nullptr && how.clip->early},
-          [](copies_of<gpu_stage> all, int) {
-            Called called{};
-            static_cast<copies_of<gpu_stage>&>(called) = std::move(all);
-            return called;
-          },
+          [](copies_of<gpu_stage> all, int) { return Called(called_stage{std::move(all)}); },
           std::forward<More>(more)...),
         tokens_(cut.tokens()), how_(how), row_count_(rows_behind(table, how)),
         rows_(row_count_ * row_bytes) {

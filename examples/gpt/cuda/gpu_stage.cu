@@ -391,6 +391,7 @@ void gpu_stage::optimizer_step(pp::context const& where, pp::totals const& all) 
   });
 }
 void gpu_stage::roll_back(pp::context const& where) {
+  ++rolled_back_;
   of_->visit_weights([&](auto& stage) {
     of_->clipped->roll_back(stage.weights(), static_cast<cudaStream_t>(where.stream));
   });

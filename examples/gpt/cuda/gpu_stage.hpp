@@ -111,11 +111,13 @@ public:
   void join_replicas(cudaStream_t stream);
 
   // With clipping, be it part of the plan or after it: these follow the passes.
+  void set_clipping(clipping const&) {} //!< it has been told when it was made
   void contribute(pp::context const& where, pp::output row);
   void optimizer_step(pp::context const& where, pp::totals const& all);
   void roll_back(pp::context const& where);
   //! @pre no step is under way
   [[nodiscard]] step_counts counts() const;
+  [[nodiscard]] std::int64_t rolled_back() const { return rolled_back_; }
   void set_counts(step_counts const& counts);
 
   //! What its weights are in the whole model, in the order in which it exchanges them.
@@ -144,6 +146,7 @@ private:
 
   std::unique_ptr<either> of_;
   sum_over_gpus over_replicas_;
+  std::int64_t rolled_back_ = 0;
 };
 
 using gpu_stages = stages_by_way<gpu_stage>;

@@ -69,8 +69,7 @@ struct machine {
     return attention::backward_scratch(attending{size, {0, tokens}, {0, tokens}}.parameters());
   }
   static void copy_text(std::byte* to, std::vector<std::uint8_t> const& text, stream on) {
-    cuda::check(cudaMemcpyAsync(to, text.data(), text.size(), cudaMemcpyHostToDevice, on),
-                "cudaMemcpyAsync");
+    copy_bytes(to, text.data(), std::ssize(text), on, cudaMemcpyHostToDevice);
   }
   [[nodiscard]] static double sum(float const* numbers, std::int64_t count) {
     return thrust::reduce(thrust::cuda::par, numbers, numbers + count, 0.0);

@@ -125,13 +125,17 @@ inline void fill(float* numbers, std::int64_t count, float with, cudaStream_t st
 inline void add(float* to, float const* from, std::int64_t count, cudaStream_t stream) {
   thrust::transform(on(stream), to, to + count, from, to, thrust::plus<float>{});
 }
-inline void copy_bytes(void* to, void const* from, std::size_t bytes, cudaStream_t stream) {
-  cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream),
+inline void copy_bytes(void* to,
+                       void const* from,
+                       std::int64_t bytes,
+                       cudaStream_t stream,
+                       cudaMemcpyKind way = cudaMemcpyDeviceToDevice) {
+  cuda::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), way, stream),
               "cudaMemcpyAsync");
 }
 template <class T>
 void copy(T* to, T const* from, std::int64_t count, cudaStream_t stream) {
-  copy_bytes(to, from, static_cast<std::size_t>(count) * sizeof(T), stream);
+  copy_bytes(to, from, count * static_cast<std::int64_t>(sizeof(T)), stream);
 }
 inline void clear_bytes(void* to, std::int64_t bytes, cudaStream_t stream) {
   cuda::check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(bytes), stream), "cudaMemsetAsync");

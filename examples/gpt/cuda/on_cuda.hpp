@@ -64,16 +64,11 @@ struct gpu_options {
   std::int64_t deadline = chosen.deadline.count();
   options usual;
   usual.size.width = 256;
-  usual.devices = ranks > 0 ? 0 : usual.devices;
   detail::known_option const of_gpus[] = {
     {"--bf16", &bf16}, {"--graph", &chosen.graph}, {"--deadline", &deadline, 1000000}};
-  chosen.common = read_options(words, usual, of_gpus);
+  chosen.common = read_options(words, usual, of_gpus, ranks);
   chosen.numbers = bf16 ? operands::bf16 : operands::float32;
   chosen.deadline = std::chrono::seconds(deadline);
-  if (chosen.common.devices == 0) {
-    auto const shards = has_shards_of_stages(chosen.common) ? shards_of_stages(chosen.common) : 1;
-    chosen.common.devices = std::max(ranks / shards, std::int64_t{1});
-  }
   if (chosen.common.post_validation && chosen.graph) {
     throw std::invalid_argument("with --post-validation the host decides in the middle of an "
                                 "iteration, which a graph does not let it; leave out --graph");
@@ -183,8 +178,8 @@ about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_lea
   lines.add("graph", graph ? "yes" : "no");
   lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
   lines.add("every", common.every);
-  return about_run("gpt over NCCL", common, text) + files.about + pp::lines_of(files.layout) +
-         lines.text;
+  auto const run = about_parts("gpt over NCCL", common, text);
+  return run.learning + run.cut + files.about + pp::lines_of(files.layout) + lines.text;
 }
 
 //! Trains, reports and writes files, with times that events have measured.

@@ -104,13 +104,12 @@ template <class Read>
 [[nodiscard]] std::vector<float>
 gradients_of_device(pp::timetable_view table, int device, Read read) {
   std::vector<float> mine;
-  std::size_t const copies = table.over.extents.where == pp::placement::bidirectional ? 2 : 1;
-  for (std::size_t way = 0; way < copies; ++way) {
-    for (int s = 0; s < table.over.extents.stages(); ++s) {
-      if (pp::device_of(table, s, first_of_way(table.over.extents, way)) == device) {
-        std::vector<float> const some = read(way, s);
-        mine.insert(mine.end(), some.begin(), some.end());
-      }
+  auto const homes = homes_of(table);
+  auto const stages = static_cast<std::size_t>(table.over.extents.stages());
+  for (std::size_t i = 0; i < homes.size(); ++i) {
+    if (homes[i] == device) {
+      std::vector<float> const some = read(i / stages, i % stages);
+      mine.insert(mine.end(), some.begin(), some.end());
     }
   }
   return mine;
@@ -172,8 +171,9 @@ bool compare_with_one_gpu(gpu_options const& o,
     double const one = alone.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
     add_to(all, alone.gradients());
-    add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t way, int stage) {
-             return alone.ways()[way][static_cast<std::size_t>(stage)]->gradients();
+    add_to(mine,
+           gradients_of_device(table, here.place.device, [&](std::size_t way, std::size_t stage) {
+             return alone.ways()[way][stage]->gradients();
            }));
   }
   bool const reports = here.reports(table);
@@ -216,9 +216,11 @@ bool compare_with_host(gpu_options const& o,
     auto host = tensor_system::one_device(c, table);
     double const one = host.step(share_of(pieces, replica, c.microbatches));
     expected = replica == 0 ? one : expected;
-    add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t, int stage) {
+    add_to(mine, gradients_of_device(table, here.place.device, [&](std::size_t, std::size_t stage) {
              std::vector<float> of_stage;
-             append(of_stage, host.shard(stage, here.place.shard), &parameter<float>::gradient);
+             append(of_stage,
+                    host.shard(static_cast<int>(stage), here.place.shard),
+                    &parameter<float>::gradient);
              return of_stage;
            }));
   }
@@ -330,7 +332,7 @@ int train_on_rank(gpu_options o,
                   pp::launch_environment const& started,
                   pp::basic_store<Clock>& line) {
   auto& c = o.common;
-  auto const shards = static_cast<int>(has_shards_of_stages(c) ? shards_of_stages(c) : 1);
+  auto const shards = static_cast<int>(shards_of_stages(c));
   auto const layout = pp::layout_of(started.size, static_cast<int>(c.devices), shards);
   auto const text = find_text(c.text, GPT_EXAMPLE_README);
   // Names in the store have the number of the start, so that no two starts mistake each other.

@@ -136,10 +136,10 @@ public:
 
   void make_room_for_copy() { copy_.emplace(bytes(count_)); }
   void keep_copy(cudaStream_t stream) {
-    copy_bytes(copy_->data(), memory_.data(), byte_count(), stream);
+    copy_bytes(copy_->data(), memory_.data(), bytes(count_), stream);
   }
   void restore(cudaStream_t stream) {
-    copy_bytes(memory_.data(), copy_->data(), byte_count(), stream);
+    copy_bytes(memory_.data(), copy_->data(), bytes(count_), stream);
   }
 
 private:
@@ -150,8 +150,6 @@ private:
   }
   //! Bytes from one tensor to the next, so that each begins at a multiple of 256.
   static std::int64_t stride(std::int64_t count) { return (4 * count + 255) / 256 * 256; }
-
-  [[nodiscard]] std::size_t byte_count() const { return static_cast<std::size_t>(bytes(count_)); }
 
   void move(step_decision const& given, step_decision const* decided, cudaStream_t stream) {
     detail::adamw_step(

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "../clipped_stage.hpp"
 #include "../stage.hpp"
 #include "machine.hpp"
 
@@ -24,22 +25,9 @@ namespace gpt {
 template <class Stage>
 class trained_on_host : public Stage {
 public:
-  static constexpr bool takes_chunks = true;
   using number = typename Stage::number;
   using Stage::Stage;
 
-  void forward(pp::context const& where, pp::input x, pp::output y) {
-    run_half(pp::pass_kind::forward, {where, x, y});
-  }
-  void backward(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(pp::pass_kind::backward, {where, dy, dx});
-  }
-  void backward_input(pp::context const& where, pp::input dy, pp::output dx) {
-    run_half(pp::pass_kind::backward_input, {where, dy, dx});
-  }
-  void backward_weight(pp::context const& where) {
-    run_half(pp::pass_kind::backward_weight, {where, {}, {}});
-  }
   void run_half(pp::pass_kind kind, pp::composite_half const& given, int half = 0) {
     gpt::run_half(static_cast<Stage&>(*this), kind, given, half);
   }
@@ -76,6 +64,16 @@ public:
     for_each_parameter([&](parameter<number>& p) { optimizer.update(p, step); });
     refresh();
   }
+  // With clipping as part of the plan.
+  void set_clipping(clipping const& chosen) { optimizer_.how = &chosen; }
+  void contribute(pp::context const&, pp::output out) { out.as<gradient_row>()[0] = row_of(*this); }
+  void optimizer_step(pp::context const&, pp::totals const& all) { optimizer_.step(*this, all); }
+  void roll_back(pp::context const&) { optimizer_.roll_back(*this); }
+  [[nodiscard]] step_counts counts() const { return optimizer_.counts; }
+  [[nodiscard]] std::int64_t rolled_back() const { return optimizer_.rolled_back; }
+  //! @pre no step is still to be validated
+  void set_counts(step_counts const& counts) { optimizer_.counts = counts; }
+
   void refresh() {
     if (pieces_.empty())
       refresh_matrices(); // else when they have been gathered
@@ -153,6 +151,7 @@ public:
 private:
   //! Parameter by parameter, shard by shard; empty: parameters are whole, or elsewhere.
   std::vector<parameter<number>> pieces_;
+  clipped_optimizer<number> optimizer_{};
 };
 
 //! A stage of layers, or of parts of them.

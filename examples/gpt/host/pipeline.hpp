@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "../stages.hpp"
+#include "host_stage.hpp"
 
 namespace gpt {
 

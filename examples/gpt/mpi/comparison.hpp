@@ -102,23 +102,25 @@ void step_of_replicas(Device& device,
   copy_in(device, &parameter<float>::gradient, sum.data());
 }
 
+//! What comes before a step.
+struct nothing_before {
+  void operator()(std::int64_t) const {}
+};
+
 //! Trains again, alone and without a pipeline.
-//! @param device one that has all stages. @param before called with the number of each step
-//! @param update what follows its passes
-template <class Device, class Before, class Update>
-[[nodiscard]] trained train_alone(options const& o,
-                                  int replicas,
-                                  text_to_learn const& text,
-                                  Device& device,
-                                  Before before,
-                                  Update update) {
-  batches all(of_all_replicas(o, replicas), text, 0);
+//! @param device one that has all stages and shards. @param update what follows its passes
+//! @param before called with the number of each step
+template <class Device, class Update, class Before = nothing_before>
+[[nodiscard]] trained
+train_alone(rank_run const& run, Device& device, Update update, Before before = {}) {
+  auto const replicas = run.chosen.layout.replicas;
+  batches all(of_all_replicas(run.o, replicas), run.text, 0);
   trained alone;
-  for (std::int64_t step = 0; step < o.steps; ++step) {
+  for (std::int64_t step = 0; step < run.o.steps; ++step) {
     auto const pieces = all.next();
     before(step);
-    step_of_replicas(device, pieces, replicas, o.microbatches);
-    if (step + 1 == o.steps)
+    step_of_replicas(device, pieces, replicas, run.o.microbatches);
+    if (step + 1 == run.o.steps)
       append(alone.gradients, device, &parameter<float>::gradient);
     update(step);
   }

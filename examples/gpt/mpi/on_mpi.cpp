@@ -154,11 +154,6 @@ exit_status hold(rank_run const& run, trained own, Alone alone) {
   return different == 0 ? good : differs;
 }
 
-//! What comes before a step.
-struct nothing_before {
-  void operator()(std::int64_t) const {}
-};
-
 //! Trains a model and holds it against one process.
 //! @param report what a run ends with, of all weights where it clips; by all ranks together
 //! @param alone trains on one process: `alone()` returns what it has learnt
@@ -180,13 +175,7 @@ train_and_hold(rank_run& run, Model& model, Report report, Alone alone, Before b
 template <class Device>
 trained train_device(rank_run const& run, Device device) {
   auto const optimizer = optimizer_of(run.o);
-  return train_alone(
-    run.o,
-    run.chosen.layout.replicas,
-    run.text,
-    device,
-    [](std::int64_t) {},
-    [&](std::int64_t step) { device.update(optimizer, step); });
+  return train_alone(run, device, [&](std::int64_t step) { device.update(optimizer, step); });
 }
 
 //! Trains whole stages on one process: what ranks are held against.
@@ -205,21 +194,16 @@ trained train_stages_alone(rank_run const& run,
     o.clip != 0 ? cut_model(o.size, table.over.extents) : cut_layers(o.size.layers, 1);
   single_device<float> device(o.size, stages, cut(0), seed_of(run.o), halves);
   std::int64_t taken = 0;
-  return train_alone(
-    o,
-    run.chosen.layout.replicas,
-    run.text,
-    device,
-    [&](std::int64_t step) {
-      if (sizes.size() > 1)
-        device.set_cut(cut(size_of_step(step, o.steps, sizes.size())));
-    },
-    [&](std::int64_t step) {
-      if (o.clip != 0)
-        taken = take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken);
-      else
-        device.update(how.optimizer, step);
-    });
+  auto const update = [&](std::int64_t step) {
+    if (o.clip != 0)
+      taken = take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken);
+    else
+      device.update(how.optimizer, step);
+  };
+  return train_alone(run, device, update, [&](std::int64_t step) {
+    if (sizes.size() > 1)
+      device.set_cut(cut(size_of_step(step, o.steps, sizes.size())));
+  });
 }
 
 //! What rank 0 tells of slots and memory. Collective.
@@ -284,9 +268,9 @@ exit_status train_travelling(rank_run& run) {
   left_to_mpi<travelling_rank> here(run, table);
   travelling_rank& model = *here;
   auto const report = [&](auto const&) {
-    auto const bytes = model.bytes();
+    auto const rows = model.rows();
     if (run.leads())
-      report_travelled(o, bytes);
+      report_travelled(o, rows);
   };
   return train_and_hold(
     run, model, report, [&] { return train_device(run, travelling_system::one_device(o, table)); });

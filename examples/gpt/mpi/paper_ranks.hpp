@@ -124,14 +124,12 @@ public:
   [[nodiscard]] static constexpr bool counts_steps() { return false; }
 
   travelling_rank(rank_run& run, pp::timetable_view table)
-      : groups_(cut_layers(run.o.size.layers, run.o.devices)),
-        cut_(run.o.microbatches, cut_sequence(run.o.size.sequence, 1)),
-        home_(run, groups_, cut_), sizes_{run.o.size, groups_, home_.numbers},
-        plan_(pp::lower(table, sizes_)),
-        device_(run.o.size, groups_, cut_.seen_in_turn(run.place.device, run.o.devices), home_),
+      : with_(run.o.size, table), home_(run, with_.groups, with_.cut),
+        device_(
+          run.o.size, with_.groups, with_.cut.seen_in_turn(run.place.device, run.o.devices), home_),
         microbatches_(static_cast<std::size_t>(run.o.microbatches), &device_),
         pipeline_(run.groups.pipeline), mean_(run.replicas()),
-        runner_(plan_, microbatches_, run.line(), pipeline_, run.runner_options()) {}
+        runner_(with_.plan, microbatches_, run.line(), pipeline_, run.runner_options()) {}
 
   //! @return the mean loss on the first rank: each has those of its microbatches
   double step(batch const& pieces) {
@@ -152,30 +150,24 @@ public:
                MPI_SUM,
                0,
                pipeline_); // of one number and zeros
-    return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(cut_.tokens());
+    return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(with_.cut.tokens());
   }
   [[nodiscard]] bool reports_loss() const { return runner_.rank() == 0; }
   void finish() {} //!< nothing is under way between steps
   [[nodiscard]] pp::dynamic_timetable trace() { return runner_.trace(); }
   //! The next step fails, where the last group is at home.
   void fail_in_next_step(bool fails) {
-    fails_ = fails && runner_.rank() + 1 == static_cast<int>(groups_.size());
+    fails_ = fails && runner_.rank() + 1 == static_cast<int>(with_.groups.size());
   }
   //! One step of the optimizer, of the group that is at home here.
   void update(adamw const& optimizer, std::int64_t step) { home_.own().update(optimizer, step); }
 
-  //! By device, of the last step. Collective.
-  [[nodiscard]] std::vector<travelled_bytes> bytes() {
-    auto const ran = trace();
+  //! What stays and what travels. Collective.
+  [[nodiscard]] std::vector<device_row> rows() {
     auto const own = device_.sent_bytes();
-    std::vector<std::int64_t> sent(groups_.size());
+    std::vector<std::int64_t> sent(with_.groups.size());
     MPI_Allgather(&own, 1, MPI_INT64_T, sent.data(), 1, MPI_INT64_T, pipeline_);
-    std::vector<travelled_bytes> all;
-    for (std::size_t device = 0; device < sent.size(); ++device) {
-      all.push_back(
-        travelled_by(plan_.view(), ran, sizes_, static_cast<int>(device), sent[device]));
-    }
-    return all;
+    return travel_rows(with_, trace(), sent);
   }
 
   //! Calls visit(group, its layers) for the group that is at home here.
@@ -189,7 +181,7 @@ public:
   }
   //! Of group g, rank g.
   [[nodiscard]] std::vector<int> homes() const {
-    std::vector<int> all(groups_.size());
+    std::vector<int> all(with_.groups.size());
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
@@ -197,11 +189,8 @@ public:
   [[noreturn]] void fail(std::string const& why) { runner_.fail(why); }
 
 private:
-  std::vector<layer_range> groups_;
-  step_cut cut_;
+  travelling_plan with_;
   groups_on_ranks home_;
-  travelling_sizes sizes_;
-  pp::plan plan_;
   visited_device<groups_on_ranks> device_;
   std::vector<visited_device<groups_on_ranks>*> microbatches_; // where each is
   MPI_Comm pipeline_;

@@ -55,7 +55,7 @@ struct place_of_stage : copies_of<Stage> {
   }
 
   //! Waits for the mean over the replicas, where other stages cannot do anything meanwhile.
-  void join_replicas() {
+  void join_replicas(pp::context const&) {
     mean.share();
     mean.finish(*this->here());
   }
@@ -88,7 +88,7 @@ public:
           run.groups.pipeline,
           run.runner_options()),
         wait_for_copies_{&run.line(), run.chosen.deadline, "the other copies"},
-        pipeline_(run.groups.pipeline), homes_(make_homes(table)),
+        pipeline_(run.groups.pipeline), homes_(homes_of(table)),
         reports_loss_(run.place.device == homes_[this->stage_count() - 1]) {}
 
   //! Forward and backward of all microbatches, and the mean of gradients over the replicas, without
@@ -129,14 +129,6 @@ public:
   [[nodiscard]] std::vector<int> const& homes() const { return homes_; }
 
 private:
-  static std::vector<int> make_homes(pp::timetable_view table) {
-    auto const& extents = table.over.extents;
-    std::vector<int> homes;
-    for (std::size_t way = 0; way < (extents.where == pp::placement::bidirectional ? 2 : 1); ++way)
-      for (int stage = 0; stage < extents.stages(); ++stage)
-        homes.push_back(pp::device_of(table, stage, first_of_way(extents, way)));
-    return homes;
-  }
   static Place
   make_place(rank_run const& run, pp::timetable_view table, copies_of<stage_type> all, int stage) {
     auto const& extents = table.over.extents;

@@ -21,35 +21,27 @@
 namespace gpt {
 
 //! A stage on the host. One of those of a layer stands for its weights.
-class exchanged_piece : public exchanged_stage<host_machine<float>> {
-public:
+struct exchanged_piece
+    : exchanged_stage<host_machine<float>, trained_on_host<exchanged_layer<host_machine<float>>>> {
   using layer = trained_on_host<exchanged_layer<host_machine<float>>>;
-
-  exchanged_piece(exchanged_slot_sizes<host_machine<float>> const& sizes,
-                  int which,
-                  std::shared_ptr<layer> of,
-                  host::device_work<float>& work)
-      : exchanged_stage(sizes, which, of, work), layer_(leading() ? std::move(of) : nullptr) {}
+  using exchanged_stage<host_machine<float>, layer>::exchanged_stage;
 
   void run_half(pp::pass_kind kind, pp::composite_half const& given, int half) {
-    gpt::run_half(static_cast<exchanged_stage&>(*this), kind, given, half);
+    gpt::run_half(*this, kind, given, half);
   }
   void set_batch(batch const& pieces) {
-    if (layer_)
-      layer_->set_batch(pieces);
+    if (auto* const of = leading())
+      of->set_batch(pieces);
   }
   void update(adamw const& optimizer, std::int64_t step) {
-    if (layer_)
-      layer_->update(optimizer, step);
+    if (auto* const of = leading())
+      of->update(optimizer, step);
   }
   template <class Visit>
   void for_each_parameter(Visit visit) {
-    if (layer_)
-      layer_->for_each_parameter(visit);
+    if (auto* const of = leading())
+      of->for_each_parameter(visit);
   }
-
-private:
-  std::shared_ptr<layer> layer_; // null: another stage stands for it
 };
 
 //! What the slots of such stages take.

@@ -48,6 +48,12 @@ struct exchange_cut {
   [[nodiscard]] layer_range held(std::int64_t layer) const {
     return {layer, layer + 1, layer == 0, layer + 1 == size.layers};
   }
+  //! What a stage before or after attention has of it.
+  [[nodiscard]] layer_range held(pp::exchange_stage const& of) const {
+    return held(of.layer).of_layer(of.part == pp::layer_part::projection
+                                     ? layer_part::before_attention
+                                     : layer_part::after_attention);
+  }
 };
 
 //! What a chunk's attention to some keys gives, or to all.
@@ -59,6 +65,7 @@ struct attention_state {
   attended* output;    //!< [tokens, heads, head dim]
   number* log_sum_exp; //!< [heads, tokens]
 
+  attention_state(attended* numbers, number* sums) : output(numbers), log_sum_exp(sums) {}
   attention_state(placing& in, tensor_extents const& of)
       : output(in.take<attended>(of.wide())),
         log_sum_exp(in.take<number>(of.size.heads * of.tokens)) {}
@@ -98,32 +105,16 @@ struct attending_kept {
       : query(in.take<typename Machine::attended>(of.wide())),
         key_value(in.take<typename Machine::attended>(given * 2 * of.size.key_width())) {}
 };
-//! What the part after attention keeps, with the head where it ends the model.
+//! What the part after attention keeps: attention's output is merged of two states.
 template <class Machine>
-struct following_kept {
-  attention_state<Machine> merged;
-  mlp_kept<Machine> after;
-  normalised<typename Machine::number> head{};
+struct following_kept : stage_kept<Machine> {
+  typename Machine::number* log_sum_exp;
 
-  following_kept(placing& in, tensor_extents const& of, bool ends) : merged(in, of), after(in, of) {
-    if (ends)
-      head = {in, of};
-  }
-};
-//! What its backward uses for the gradients of weights.
-template <class Machine>
-struct following_gradients {
-  after_gradients<Machine> after;
-  typename Machine::element* logits = nullptr; //!< [tokens, vocabulary]
+  following_kept(placing& in, tensor_extents const& of, layer_range const& held)
+      : stage_kept<Machine>(in, of, held),
+        log_sum_exp(in.take<typename Machine::number>(of.size.heads * of.tokens)) {}
 
-  following_gradients(placing& in,
-                      tensor_extents const& of,
-                      bool ends,
-                      following_kept<Machine> const& kept)
-      : after(in, of, kept.after) {
-    if (ends)
-      logits = in.take<typename Machine::element>(of.tokens * vocabulary);
-  }
+  [[nodiscard]] attention_state<Machine> merged() const { return {this->output, log_sum_exp}; }
 };
 
 //! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
@@ -159,27 +150,22 @@ private:
   using part = pp::layer_part;
   using number = typename Machine::number;
   using attended = typename Machine::attended;
-  [[nodiscard]] bool ends(pp::exchange_stage const& of) const {
-    return of.layer + 1 == size.layers;
-  }
   [[nodiscard]] std::int64_t kept(pp::exchange_stage const& of) const {
     using attends = attending_kept<Machine>;
     switch (of.part) {
-    case part::projection: return bytes_of<Machine, normalised<number>>(tensors(of));
+    case part::projection: return bytes_of<Machine, stage_kept<Machine>>(tensors(of), held(of));
     case part::attention: return bytes_of<Machine, attends>(tensors(of), 0);
     case part::taken_attention: return bytes_of<Machine, attends>(tensors(of), given(of).count());
     case part::after_attention:
-      return bytes_of<Machine, following_kept<Machine>>(tensors(of), ends(of));
+      return bytes_of<Machine, following_kept<Machine>>(tensors(of), held(of));
     }
     return 0;
   }
   [[nodiscard]] std::int64_t between(pp::exchange_stage const& of) const {
-    if (of.part == part::projection)
-      return bytes_of<Machine, before_gradients<Machine>>(tensors(of));
-    if (of.part != part::after_attention)
+    if (of.part != part::projection && of.part != part::after_attention)
       return 0;
-    auto const kept = put_in<Machine, following_kept<Machine>>(nullptr, tensors(of), ends(of));
-    return bytes_of<Machine, following_gradients<Machine>>(tensors(of), ends(of), kept);
+    auto const kept = put_in<Machine, stage_kept<Machine>>(nullptr, tensors(of), held(of));
+    return bytes_of<Machine, stage_gradients<Machine>>(tensors(of), held(of), kept);
   }
   [[nodiscard]] std::int64_t residual(pp::exchange_stage const& of) const {
     return tokens(of) * size.width * static_cast<std::int64_t>(sizeof(number));
@@ -223,49 +209,38 @@ public:
   using attended = typename Machine::attended;
 
   exchanged_layer(std::uint64_t seed, stage_start<Machine> const& with)
-      : stage<Machine>(parts_of(with.size, with.held), seed, with),
+      : stage<Machine>(parts_of(with.size, with.held), seed, of_layer(with)),
         key_value_(cached() * static_cast<std::int64_t>(sizeof(attended))),
         key_value_gradient_(cached() * static_cast<std::int64_t>(sizeof(number))) {}
 
   void project(pp::context const& where, int chunk) {
-    pass const p = at(where, chunk);
-    auto const to =
-      this->template message<message_to_attention<Machine, attended>>(p, where.outputs[0].data);
-    if (this->held_.embeds)
-      this->embed(p, to.residual);
-    else
-      copy(to.residual, this->numbers(where.inputs[0]), narrow(p), p.on);
-    before(p).forward(to.query, to.key_value, to.residual);
+    pass const p = at(where, chunk, layer_part::before_attention);
+    this->forward(p, first_input(p), where.outputs[0]);
+    auto const to = this->template message<to_attention>(p, where.outputs[0].data);
     copy(key_value(p) + p.chunk.begin * width_of_keys(), to.key_value, keys(p), p.on);
   }
   void project_backward(pp::context const& where, int chunk) {
-    pass const p = at(where, chunk);
-    auto const& space = p.work->scratch();
+    pass const p = at(where, chunk, layer_part::before_attention);
+    back const now(*this, p, this->between(p));
+    auto const& made = *now.made.before;
     // From attention, taken attention, what follows, and the taken attention of later chunks.
     auto const stay =
       this->template message<gradients_message<Machine>>(p, only_read(where.inputs[0]));
     auto const* const taken = reinterpret_cast<attended const*>(where.inputs[1].data);
-    auto const made = this->template made_between<before_gradients<Machine>>(p, this->extents(p));
     add_up(made.query, stay.query, taken, narrow(p), p.on);
-    number* const sum = space.key_value_gradient;
+    number* const sum = p.work->scratch().key_value_gradient;
     copy(sum, stay.key_value, keys(p), p.on);
     for (std::size_t later = 3; later < where.inputs.size(); ++later)
       add(sum, this->numbers(where.inputs[later]), keys(p), p.on);
     convert(made.key_value, sum, keys(p), p.on);
-    bool const embeds = this->held_.embeds;
-    number* const dx = embeds ? space.residual : this->numbers(where.outputs[0]);
-    copy(dx, this->numbers(where.inputs[2]), narrow(p), p.on);
-    before(p).add_backward_input(dx, made);
-    before(p).add_backward_weight(made);
-    if (embeds)
-      this->embed_backward(p, dx);
+    this->run_input_half(now, where.inputs[2], first_output(p));
+    this->run_weight_half(now);
   }
 
   //! @param given tokens whose keys are given away, the oldest ones
   void attend_own(pp::context const& where, int chunk, std::int64_t given) {
-    pass const p = at(where, chunk);
-    auto const from = this->template message<message_to_attention<Machine, attended>>(
-      p, only_read(where.inputs[0]));
+    pass const p = at(where, chunk, layer_part::attention);
+    auto const from = this->template message<to_attention>(p, only_read(where.inputs[0]));
     auto const to = this->template message<attention_state<Machine>>(p, where.outputs[0].data);
     attended* const query = query_of(p);
     copy(query, from.query, narrow(p), p.on);
@@ -275,7 +250,7 @@ public:
            p.on);
   }
   void attend_own_backward(pp::context const& where, int chunk, std::int64_t given) {
-    pass const p = at(where, chunk);
+    pass const p = at(where, chunk, layer_part::attention);
     auto const from =
       this->template message<merged_message<Machine>>(p, only_read(where.inputs[0]));
     auto const to = this->template message<gradients_message<Machine>>(p, where.outputs[0].data);
@@ -292,57 +267,51 @@ public:
   }
 
   void follow(pp::context const& where, int chunk) {
-    pass const p = at(where, chunk);
+    pass const p = at(where, chunk, layer_part::after_attention);
     auto const kept = following(p);
-    auto const& size = this->size_;
     auto const stay =
       this->template message<attention_state<Machine>>(p, only_read(where.inputs[1]));
     auto const taken =
       this->template message<attention_state<Machine>>(p, only_read(where.inputs[2]));
-    copy_state(p, kept.merged, stay);
-    merge(kept.merged.output,
-          kept.merged.log_sum_exp,
-          taken.output,
-          taken.log_sum_exp,
-          size,
-          p.tokens,
-          p.on);
-    bool const ends = this->held_.ends;
-    number* const y = ends ? p.work->scratch().residual : this->numbers(where.outputs[0]);
-    copy(y, this->numbers(where.inputs[0]), narrow(p), p.on); // begins with the residual
-    after(p, kept).forward(y);
-    if (ends)
-      this->at_head(p, kept.head).forward(this->losses_of(p), y);
+    copy_state(p, kept.merged(), stay);
+    merge(
+      kept.output, kept.log_sum_exp, taken.output, taken.log_sum_exp, this->size_, p.tokens, p.on);
+    this->forward(p, where.inputs[0], first_output(p)); // begins with the residual
   }
   void follow_backward(pp::context const& where, int chunk) {
-    pass const p = at(where, chunk);
-    auto const kept = following(p);
-    bool const ends = this->held_.ends;
-    auto const made =
-      this->template made_between<following_gradients<Machine>>(p, this->extents(p), ends, kept);
-    number* const dx = this->numbers(where.outputs[0]);
-    if (ends)
-      this->at_head(p, kept.head).backward_input(dx, made.logits, this->share());
-    else
-      copy(dx, this->numbers(where.inputs[0]), narrow(p), p.on);
+    pass const p = at(where, chunk, layer_part::after_attention);
+    back const now(*this, p, this->between(p));
     auto const to = this->template message<merged_message<Machine>>(p, where.outputs[1].data);
-    after(p, kept).backward_input(dx, to.gradient, made.after);
-    copy_state(p, to.merged, kept.merged);
+    this->run_input_half(now, first_input(p), where.outputs[0], to.gradient);
+    copy_state(p, to.merged, following(p).merged());
     copy(where.outputs[2].data,
          where.outputs[1].data,
          bytes_of<gpt::message, merged_message<Machine>>(this->extents(p)),
          p.on);
-    if (ends)
-      this->at_head(p, kept.head).backward_weight(made.logits);
-    after(p, kept).add_backward_weight(made.after);
+    this->run_weight_half(now);
   }
 
 private:
   using pass = typename stage<Machine>::pass;
+  using back = typename stage<Machine>::back;
+  using to_attention = typename stage<Machine>::to_attention;
 
+  static stage_start<Machine> of_layer(stage_start<Machine> with) {
+    with.after = with.before + 3;
+    return with;
+  }
   //! A pass of one of the stages of this layer.
-  [[nodiscard]] pass at(pp::context const& where, int chunk) const {
-    return this->begin(where, unit{where.microbatch, chunk});
+  [[nodiscard]] pass at(pp::context const& where, int chunk, layer_part part) const {
+    auto p = this->begin(where, unit{where.microbatch, chunk});
+    p.held = this->held_.of_layer(part);
+    return p;
+  }
+  //! None at an end of the model.
+  [[nodiscard]] static pp::input first_input(pass const& p) {
+    return p.where->inputs.empty() ? pp::input() : p.where->inputs[0];
+  }
+  [[nodiscard]] static pp::output first_output(pass const& p) {
+    return p.where->outputs.empty() ? pp::output() : p.where->outputs[0];
   }
   [[nodiscard]] std::int64_t narrow(pass const& p) const { return p.tokens * this->size_.width; }
   [[nodiscard]] std::int64_t width_of_keys() const { return 2 * this->size_.key_width(); }
@@ -368,7 +337,7 @@ private:
   }
   [[nodiscard]] following_kept<Machine> following(pass const& p) const {
     return put_in<Machine, following_kept<Machine>>(
-      p.where->activation.data, this->extents(p), this->held_.ends);
+      p.where->activation.data, this->extents(p), p.held);
   }
   void copy_state(pass const& p,
                   attention_state<Machine> const& to,
@@ -377,24 +346,14 @@ private:
     copy(to.log_sum_exp, from.log_sum_exp, this->size_.heads * p.tokens, p.on);
   }
 
-  [[nodiscard]] before_attention_pass<Machine> before(pass const& p) {
-    return {this->part(p),
-            this->weights_.data() + this->before_,
-            put_in<Machine, normalised<number>>(p.where->activation.data, this->extents(p))};
-  }
-  [[nodiscard]] after_attention_pass<Machine> after(pass const& p,
-                                                    following_kept<Machine> const& kept) {
-    return {
-      this->part(p), this->weights_.data() + this->before_ + 3, kept.after, kept.merged.output};
-  }
-
   typename Machine::memory key_value_;          // [microbatches, sequence, 2, key heads, head dim]
   typename Machine::memory key_value_gradient_; // of the same shape
 };
 
 //! A stage as the library calls it. That of the first projection of a layer stands for the layer's
 //! weights, too.
-template <class Machine>
+//! @tparam Layer an `exchanged_layer`, perhaps as trainers call it
+template <class Machine, class Layer = exchanged_layer<Machine>>
 class exchanged_stage {
 public:
   using number = typename Machine::number;
@@ -404,7 +363,7 @@ public:
   //! @param work of the device that runs the stage
   exchanged_stage(exchanged_slot_sizes<Machine> sizes,
                   int which,
-                  std::shared_ptr<exchanged_layer<Machine>> layer,
+                  std::shared_ptr<Layer> layer,
                   typename Machine::work& work)
       : sizes_(std::move(sizes)), what_(sizes_.stage(which)), layer_(std::move(layer)),
         work_(&work) {}
@@ -433,7 +392,7 @@ public:
   [[nodiscard]] static std::byte* between(pp::context const&) { return nullptr; }
 
   //! The layer, where this stage stands for its weights; else null.
-  [[nodiscard]] exchanged_layer<Machine>* leading() const {
+  [[nodiscard]] Layer* leading() const {
     bool const leads = what_.part == pp::layer_part::projection && what_.chunk == 0;
     return leads ? layer_.get() : nullptr;
   }
@@ -516,7 +475,7 @@ private:
 
   exchanged_slot_sizes<Machine> sizes_;
   pp::exchange_stage what_;
-  std::shared_ptr<exchanged_layer<Machine>> layer_;
+  std::shared_ptr<Layer> layer_;
   typename Machine::work* work_;
 };
 

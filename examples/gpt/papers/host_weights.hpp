@@ -84,7 +84,7 @@ public:
       x = forward(where, i, x, between(i));
     for (std::size_t i = pieces_.size(); i-- > 0;) { // the head does not read its input
       auto const dx = i == 0 && out.slot >= 0 ? out : between(i);
-      pieces_[i].backward(slots(where, i), in, dx);
+      pieces_[i].run_half(pp::pass_kind::backward, {slots(where, i), in, dx});
       in = read(dx);
     }
   }
@@ -125,7 +125,7 @@ private:
   //! One piece. Returns what it has handed on.
   pp::input
   forward(pp::context const& where, std::size_t piece, pp::input const& x, pp::output const& y) {
-    pieces_[piece].forward(slots(where, piece), x, y);
+    pieces_[piece].run_half(pp::pass_kind::forward, {slots(where, piece), x, y});
     return read(y);
   }
   template <class Visit>

@@ -209,8 +209,10 @@ struct tensor_system {
       refuse("want a schedule over whole sequences with one copy of every stage, which " +
              o.schedule + " is not; take stp, 1f1b or a V shape");
     }
-    for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-      check_inputs_order(table, stage);
+    if (adds_from_last(table) || !adds_as_one_device(table, false)) {
+      throw std::invalid_argument("--tensor wants gradients of inputs in the order of "
+                                  "microbatches, which this schedule has not");
+    }
     return table;
   }
   static tensor_pipeline pipeline(options const& o, pp::timetable_view table) {

@@ -131,14 +131,9 @@ public:
   }
 
 private:
-  struct under_way {
-    pass p;
-    stage_kept<host_machine<float>> kept;
-    stage_gradients<host_machine<float>> made;
-
+  struct under_way : back {
     under_way(stage_shard const& shard, shard_pass const& now)
-        : p(shard.stage::begin(now.where, 0)), kept(shard.kept_of(p)),
-          made(shard.gradients_of(p, kept, now.added)) {}
+        : back(shard, shard.stage::begin(now.where, 0), now.added) {}
   };
   //! The half layer of a step: backwards from the last one.
   struct half_layer {
@@ -336,21 +331,6 @@ template <class Sums>
       slots.which,
       devices[only ? 0 : static_cast<std::size_t>(device)]);
   });
-}
-
-//! @throws std::invalid_argument where gradients of inputs do not come in the order of microbatches
-inline void check_inputs_order(pp::timetable_view table, int stage) {
-  int inputs = 0;
-  for (int i = 0; i < table.size(); ++i) {
-    pp::pass const& what = table.passes[i];
-    if (what.stage != stage || what.kind == pp::pass_kind::forward)
-      continue;
-    if (what.kind != pp::pass_kind::backward_weight && what.microbatch != inputs++) {
-      throw std::invalid_argument(
-        "--tensor wants gradients of inputs in the order of microbatches, "
-        "which this schedule has not");
-    }
-  }
 }
 
 } // namespace gpt

@@ -345,8 +345,7 @@ private:
       clear(dx, count(p), p.on);
       layer_norm_backward(dx, gain.gradients(), dy, norm_of(p), gain.values(), this->rows(p));
     }
-    auto const kept = this->kept_of(p);
-    this->layers_backward_input(p, kept, dx, this->gradients_of(p, kept, between));
+    this->layers_backward_input({*this, p, between}, dx);
     if (piece_.has_positions)
       add(positions(p, this->weights_[0].gradients()), dx, count(p), p.on);
   }

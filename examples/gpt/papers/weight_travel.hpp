@@ -81,14 +81,16 @@ public:
   }
   void forward(pp::context const& where, pp::input in, pp::output out) {
     auto& group = arrived(where, in, out, false);
-    group.forward(of_microbatch(where), read(where.state), message_in(numbers_));
+    group.run_half(pp::pass_kind::forward,
+                   {of_microbatch(where), read(where.state), message_in(numbers_)});
     if (!where.last_chunk())
       std::copy(numbers_.begin(), numbers_.end(), where.state.as<float>().begin());
   }
   void backward(pp::context const& where, pp::input in, pp::output out) {
     auto& group = arrived(where, in, out, true);
     group.refresh_matrices();
-    group.backward(of_microbatch(where), read(where.state_gradient), message_in(numbers_));
+    group.run_half(pp::pass_kind::backward,
+                   {of_microbatch(where), read(where.state_gradient), message_in(numbers_)});
     if (!where.first_chunk())
       std::copy(numbers_.begin(), numbers_.end(), where.state_gradient.as<float>().begin());
     if (out.slot < 0) {
@@ -157,54 +159,55 @@ struct travelling_sizes {
   }
 };
 
-//! What of a device was planned, and what came of it in the last step, in bytes.
-struct travelled_bytes {
-  std::int64_t planned_activations = 0; //!< slots
-  std::int64_t measured_activations = 0;
-  std::int64_t planned_sent = 0; //!< weights and gradients of a step
-  std::int64_t measured_sent = 0;
-  std::int64_t weight_slots = 0; //!< of weights on their way
+//! How WeiPipe cuts a model into as many groups of layers as devices, and runs it.
+struct travelling_plan {
+  std::vector<layer_range> groups;
+  step_cut cut; //!< microbatches are stages of the timetable
+  travelling_sizes sizes;
+  pp::plan plan;
+
+  travelling_plan(model_size const& size, pp::timetable_view table)
+      : groups(cut_layers(size.layers, table.over.extents.devices)),
+        cut(table.over.extents.stages(), cut_sequence(size.sequence, 1)),
+        sizes{size, groups, parameter_counts(size, groups)}, plan(pp::lower(table, sizes)) {}
 };
 
-//! @param ran when each pass of a step ran. @param sent bytes that the device has handed on in it
-[[nodiscard]] inline travelled_bytes travelled_by(pp::plan_view work,
-                                                  pp::timetable_view ran,
-                                                  travelling_sizes const& sizes,
-                                                  int device,
-                                                  std::int64_t sent) {
-  auto const slots = [&](pp::slot_class of) {
-    return work.layout(device, of).count * work.layout(device, of).bytes;
-  };
-  travelled_bytes found;
-  auto const kept = slot_use_of(work, ran, sizes, device, pp::slot_class::activation);
-  found.planned_activations = kept.planned;
-  found.measured_activations = kept.measured;
-  found.weight_slots = slots(pp::slot_class::received_input) + slots(pp::slot_class::output) +
-                       slots(pp::slot_class::received_gradient) +
-                       slots(pp::slot_class::input_gradient);
-  found.measured_sent = sent;
-  for (pp::item const& step : work.program_of(device))
-    found.planned_sent += step.what == pp::operation::send ? work.uses_of(step)[0].bytes : 0;
-  return found;
+//! Bytes of what stays and what travels, by device: planned, and measured in the last step.
+//! @param ran when each pass of a step ran. @param sent what each device has handed on in it
+[[nodiscard]] inline std::vector<device_row> travel_rows(travelling_plan const& of,
+                                                         pp::timetable_view ran,
+                                                         std::vector<std::int64_t> const& sent) {
+  using enum pp::slot_class;
+  pp::plan_view const work = of.plan.view();
+  static constexpr named_pool stays[] = {{"activations", activation}};
+  auto rows = pool_rows(work, ran, of.sizes, stays);
+  device_row planned{"weights sent, planned", {}};
+  device_row slots{"slots for weights", {}}; // on their way
+  for (int device = 0; device < ran.over.extents.devices; ++device) {
+    auto& bytes = planned.numbers.emplace_back(0);
+    for (pp::item const& step : work.program_of(device))
+      bytes += step.what == pp::operation::send ? work.uses_of(step)[0].bytes : 0;
+    auto& taken = slots.numbers.emplace_back(0);
+    for (auto const pool : {received_input, output, received_gradient, input_gradient})
+      taken += work.layout(device, pool).count * work.layout(device, pool).bytes;
+  }
+  rows.insert(rows.end(), {planned, {"weights sent, measured", sent}, slots});
+  return rows;
 }
 
-//! The model on the threads of this process, one per device, with as many groups of layers.
+//! The model on the threads of this process, one per device.
 class travelling_model {
 public:
-  travelling_model(model_size const& size, int devices, int microbatches, std::uint64_t seed)
-      : groups_(cut_layers(size.layers, devices)),
-        cut_(microbatches, cut_sequence(size.sequence, 1)), home_(size, groups_, cut_, seed),
-        table_(pp::make_timetable<pp::WeiPipe>({devices, microbatches})), sizes_{size,
-                                                                                 groups_,
-                                                                                 home_.numbers},
-        plan_(pp::lower(table_, sizes_)) {
+  travelling_model(model_size const& size, pp::timetable_view table, std::uint64_t seed)
+      : with_(size, table), home_(size, with_.groups, with_.cut, seed) {
+    int const devices = table.over.extents.devices;
     for (int device = 0; device < devices; ++device) {
-      auto const seen = cut_.seen_in_turn(device, devices);
-      devices_.push_back(std::make_unique<device_of_threads>(size, groups_, seen, home_));
+      auto const seen = with_.cut.seen_in_turn(device, devices);
+      devices_.push_back(std::make_unique<device_of_threads>(size, with_.groups, seen, home_));
     }
-    for (int m = 0; m < microbatches; ++m)
+    for (int m = 0; m < table.over.extents.stages(); ++m)
       microbatches_.push_back(devices_[static_cast<std::size_t>(m % devices)].get());
-    runner_ = std::make_unique<runner>(plan_, microbatches_);
+    runner_ = std::make_unique<runner>(with_.plan, microbatches_);
   }
 
   double step(batch const& pieces) {
@@ -212,12 +215,12 @@ public:
       each->set_batch(pieces);
     runner_->step();
     double sum = 0; // in the order of one device
-    for (std::int64_t i = 0; i < cut_.tokens(); ++i) {
-      auto const device = i / sizes_.size.sequence % std::ssize(devices_);
+    for (std::int64_t i = 0; i < with_.cut.tokens(); ++i) {
+      auto const device = i / with_.sizes.size.sequence % std::ssize(devices_);
       sum += static_cast<double>(
         devices_[static_cast<std::size_t>(device)]->losses()[static_cast<std::size_t>(i)]);
     }
-    return sum / static_cast<double>(cut_.tokens());
+    return sum / static_cast<double>(with_.cut.tokens());
   }
   void update(adamw const& optimizer, std::int64_t step) {
     for (auto& group : home_.of)
@@ -226,44 +229,29 @@ public:
   [[nodiscard]] std::vector<host_stage<float>>& stages() { return home_.of; }
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
 
-  //! By device.
-  [[nodiscard]] std::vector<travelled_bytes> bytes() const {
-    std::vector<travelled_bytes> all;
-    auto const ran = runner_->trace();
-    for (auto const& each : devices_) {
-      int const device = static_cast<int>(all.size());
-      all.push_back(travelled_by(plan_.view(), ran, sizes_, device, each->sent_bytes()));
-    }
-    return all;
+  //! What stays and what travels.
+  [[nodiscard]] std::vector<device_row> rows() const {
+    std::vector<std::int64_t> sent;
+    for (auto const& each : devices_)
+      sent.push_back(each->sent_bytes());
+    return travel_rows(with_, trace(), sent);
   }
 
 private:
   using device_of_threads = visited_device<groups_at_home>;
   using runner = pp::thread_runner<std::vector<device_of_threads*>>;
 
-  std::vector<layer_range> groups_;
-  step_cut cut_;
+  travelling_plan with_;
   groups_at_home home_;
-  pp::dynamic_timetable table_;
-  travelling_sizes sizes_;
-  pp::plan plan_;
   std::vector<std::unique_ptr<device_of_threads>> devices_;
   std::vector<device_of_threads*> microbatches_; // where each is
   std::unique_ptr<runner> runner_;
 };
 
-inline void report_travelled(options const& o, std::vector<travelled_bytes> const& all) {
+inline void report_travelled(options const& o, std::vector<device_row> const& rows) {
   std::printf("\nWhat stays and what travels (%s), planned, and measured in the last step",
               name_of(o).c_str());
-  using bytes = travelled_bytes;
-  print_device_rows("kB",
-                    {device_row_of("activations, planned", all, &bytes::planned_activations),
-                     device_row_of("activations, measured", all, &bytes::measured_activations),
-                     device_row_of("weights sent, planned", all, &bytes::planned_sent),
-                     device_row_of("weights sent, measured", all, &bytes::measured_sent),
-                     device_row_of("slots for weights", all, &bytes::weight_slots)},
-                    1e3,
-                    1);
+  print_device_rows("kB", rows, 1e3, 1);
   std::printf("  sent: weights forward, and weights and gradients backward, of the whole model "
               "for each microbatch but the last\n");
 }
@@ -277,14 +265,14 @@ struct travelling_system {
     check_system(o, o.schedule);
     return registry::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
   }
-  static travelling_model pipeline(options const& o, pp::timetable_view) {
-    return {o.size, static_cast<int>(o.devices), static_cast<int>(o.microbatches), seed_of(o)};
+  static travelling_model pipeline(options const& o, pp::timetable_view table) {
+    return {o.size, table, seed_of(o)};
   }
   static single_device<float> one_device(options const& o, pp::timetable_view) {
     return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
   }
   static void report(options const& o, pp::timetable_view, travelling_model const& model) {
-    report_travelled(o, model.bytes());
+    report_travelled(o, model.rows());
   }
 };
 

@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 
 namespace pipelining::inline v0_3 {
@@ -204,7 +205,7 @@ struct timed {
     return result;
   }();
   static constexpr pipeline_view over{extents,
-                                      &flow_of<Schedule>(),
+                                      std::addressof(flow_of<Schedule>()),
                                       holder_total > 0 ? tables.holders : nullptr,
                                       unit_total > 0 ? tables.first_units : nullptr};
   static constexpr int rows = over.row_count();

@@ -38,19 +38,23 @@ struct sequential {
   [[nodiscard]] pp::context at(std::size_t s, unit u) {
     return slots[s][static_cast<std::size_t>(u.microbatch)].at(stages[s], u);
   }
+  //! @param from, to of messages
+  void run(pp::pass_kind kind, std::size_t s, unit u, std::size_t from, std::size_t to) {
+    stages[s].run_half(kind, {at(s, u), read(message_in(between[from])), message_in(between[to])});
+  }
   void forward(unit u) {
     for (std::size_t s = 0; s < stages.size(); ++s) {
-      stages[s].forward(at(s, u), read(message_in(between[s])), message_in(between[s + 1]));
+      run(pp::pass_kind::forward, s, u, s, s + 1);
     }
   }
   void backward(unit u) {
     for (std::size_t s = stages.size(); s-- > 0;) {
-      stages[s].backward(at(s, u), read(message_in(between[s + 1])), message_in(between[s]));
+      run(pp::pass_kind::backward, s, u, s + 1, s);
     }
   }
   void backward_in_halves(unit u) {
     for (std::size_t s = stages.size(); s-- > 0;) {
-      stages[s].backward_input(at(s, u), read(message_in(between[s + 1])), message_in(between[s]));
+      run(pp::pass_kind::backward_input, s, u, s + 1, s);
     }
   }
   //! One microbatch after the other.
@@ -183,8 +187,8 @@ TEST_CASE("chunks, stages and the split backward leave no trace in the gradients
     }
     for (std::size_t s = 0; s < cut.stages.size(); ++s) {
       for (std::int64_t m = 0; m < 3; ++m) {
-        cut.stages[s].backward_weight(cut.at(s, {m, 1}));
-        cut.stages[s].backward_weight(cut.at(s, {m, 0}));
+        cut.run(pp::pass_kind::backward_weight, s, {m, 1}, s + 1, s);
+        cut.run(pp::pass_kind::backward_weight, s, {m, 0}, s + 1, s);
       }
     }
     CHECK(cut.stages.back().loss() == loss);
