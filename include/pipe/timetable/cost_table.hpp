@@ -80,20 +80,27 @@ public:
   //! @brief The microbatches that have times of their own; 1: all take the same.
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
 
-  //! @brief A table of the same kinds for other extents, in which no pass takes time. It has as
-  //! many microbatches.
-  [[nodiscard]] cost_table reshaped(shape const& extents, double latency) const {
+  //! @brief A table of the same kinds for other extents, with as many microbatches.
+  //! @param time `time(pass)`: the time of each pass
+  [[nodiscard]] cost_table reshaped(shape const& extents, double latency, auto const& time) const {
     cost_table result = *this;
     result.devices_ = extents.devices;
     result.chunks_ = extents.chunks;
     result.stages_ = extents.stages();
     result.base_ = {.communication = latency};
     result.links_.clear();
-    for (std::vector<double>* const all : {&result.times_, &result.exchanges_})
-      all->assign(kinds_.size() * static_cast<std::size_t>(result.stages_) *
-                    static_cast<std::size_t>(microbatches_) *
-                    static_cast<std::size_t>(result.chunks_),
-                  0.0);
+    result.exchanges_.assign(kinds_.size() * static_cast<std::size_t>(result.stages_) *
+                               static_cast<std::size_t>(microbatches_) *
+                               static_cast<std::size_t>(result.chunks_),
+                             0.0);
+    result.times_ = result.exchanges_;
+    for (timed_kind const& one : kinds_)
+      for (int stage = 0; stage < result.stages_; ++stage)
+        for (int microbatch = 0; microbatch < microbatches_; ++microbatch)
+          for (int chunk = 0; chunk < result.chunks_; ++chunk) {
+            pass const what = row_writer::make(one.kind, stage, microbatch, chunk);
+            result.set(what, time(what));
+          }
     return result;
   }
 
