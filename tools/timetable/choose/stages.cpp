@@ -8,16 +8,16 @@ namespace {
 //! Copies that a run without them has not measured take the link to the host.
 void add_copies(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(asked, one);
-  for (int stage = 0; stage < one.extents.stages(); ++stage)
-    for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
-      for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
-        if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
-          cost.set(
-            kind,
-            stage,
-            chunk,
-            asked.predicted().copy_seconds(content[static_cast<std::size_t>(stage)],
-                                           one.chunk_lengths[static_cast<std::size_t>(chunk)]));
+  auto const add = [&](int stage, int chunk, pp::token_range tokens) {
+    for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
+      if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
+        cost.set(
+          kind,
+          stage,
+          chunk,
+          asked.predicted().copy_seconds(content[static_cast<std::size_t>(stage)], tokens.length));
+  };
+  pp::detail::for_each_part(one.extents, one.chunk_lengths, add);
 }
 
 //! Weights and gradients of a stage cross the network of its replicas, or come from the host.
