@@ -48,6 +48,7 @@ public:
   //! @brief The same of the passes of a flow.
   cost_table(flow const& of, shape const& extents, uniform_cost const& base)
       : devices_(extents.devices), chunks_(extents.chunks), base_(base), stages_(extents.stages()) {
+    row_of_.fill(no_time);
     flow const& declared = detail::is_of_training(of) ? detail::kinds_of_training : of;
     bool const split = declared.kind_with(role::input) != flow::no_kind &&
                        declared.kind_with(role::weights) != flow::no_kind;
@@ -89,11 +90,8 @@ public:
     result.stages_ = extents.stages();
     result.base_ = {.communication = latency};
     result.links_.clear();
-    result.exchanges_.assign(kinds_.size() * static_cast<std::size_t>(result.stages_) *
-                               static_cast<std::size_t>(microbatches_) *
-                               static_cast<std::size_t>(result.chunks_),
-                             0.0);
-    result.times_ = result.exchanges_;
+    result.times_.assign(result.place(static_cast<int>(kinds_.size()), pass{}), 0.0);
+    result.exchanges_ = result.times_;
     for (timed_kind const& one : kinds_)
       for (int stage = 0; stage < result.stages_; ++stage)
         for (int microbatch = 0; microbatch < microbatches_; ++microbatch)
@@ -231,11 +229,6 @@ private:
   static constexpr std::uint8_t no_time = 255;   // marks, and kinds that are none
   static constexpr std::uint8_t of_halves = 254; // the sum of two others
 
-  [[nodiscard]] static constexpr std::array<std::uint8_t, flow::most_kinds> filled_with_no_time() {
-    std::array<std::uint8_t, flow::most_kinds> rows{};
-    rows.fill(no_time);
-    return rows;
-  }
   [[nodiscard]] static constexpr bool take_the_same(kind_of_pass const& one,
                                                     kind_of_pass const& other) noexcept {
     return !one.in_groups && !other.in_groups && one.calls != stage_call::perform &&
@@ -290,8 +283,8 @@ private:
   uniform_cost base_;
   int stages_;
   std::vector<timed_kind> kinds_;
-  std::array<std::uint8_t, flow::most_kinds> row_of_ = filled_with_no_time();
-  int input_row_ = 0; // of the two halves of a fused backward
+  std::array<std::uint8_t, flow::most_kinds> row_of_{}; // filled with `no_time` first
+  int input_row_ = 0;                                   // of the two halves of a fused backward
   int weight_row_ = 0;
   std::vector<double> times_;
   std::vector<double> exchanges_; // of times_, what something else can hide
