@@ -44,14 +44,8 @@ measure_passes(model_size const& size, pp::shape const& extents, batch const& pi
 //! The same times in another unit, without those of messages.
 [[nodiscard]] inline pp::cost_table
 in_unit(pp::cost_table const& cost, pp::shape const& extents, double factor) {
-  auto result = cost.reshaped(extents, 0);
-  for (auto const& each : cost.kinds())
-    for (int stage = 0; stage < extents.stages(); ++stage)
-      for (int chunk = 0; chunk < extents.chunks; ++chunk) {
-        auto const what = pp::row_writer::make(each.kind, stage, 0, chunk);
-        result.set(what, factor * cost.duration(what));
-      }
-  return result;
+  return cost.reshaped(
+    extents, 0, [&](pp::pass const& what) { return factor * cost.duration(what); });
 }
 
 //! Means over all stages and chunks.

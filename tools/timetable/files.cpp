@@ -57,23 +57,18 @@ std::vector<std::string> read_stages(std::string_view option, std::string_view w
 }
 
 pp::cut_costs costs_of_layout(stage_layout const& layout) {
-  int const count = static_cast<int>(layout.stages.size());
-  pp::cut_costs result{
-    count, 1, pp::cost_table({.devices = count}, {0, 0, 0, layout.layer.communication})};
-  for (int stage = 0; stage < count; ++stage) {
+  pp::shape const extents{.devices = static_cast<int>(layout.stages.size())};
+  pp::cost_table const none(extents, pp::uniform_cost{});
+  auto const time = [&layout](pp::pass const& what) {
     double layers = 0;
-    for (char const part : layout.stages[static_cast<std::size_t>(stage)])
+    for (char const part : layout.stages[what.stage])
       layers += part == 'E'   ? layout.embedding
                 : part == 'm' ? layout.module
                 : part == 'L' ? layout.output
                               : 1;
-    for (pp::cost_table::timed_kind const& timed : result.times.kinds())
-      result.times.set(timed.kind,
-                       stage,
-                       0,
-                       layers * layout.layer.duration(pp::row_writer::make(timed.kind, 0, 0)));
-  }
-  return result;
+    return layers * layout.layer.duration(pp::row_writer::make(what.kind, 0, 0));
+  };
+  return {extents.devices, 1, none.reshaped(extents, layout.layer.communication, time)};
 }
 
 pp::cost_table costs_of_stages(command const& asked, pp::shape const& extents) {

@@ -107,13 +107,10 @@ void write_iterations(standard_output& out, pp::timetable_view table, int iterat
   double const makespan = pp::makespan(table);
   double const with_barrier = iterations * makespan;
   double const without = (iterations - 1) * pp::post_validated_period(table) + makespan;
-  pp::append(out, "\n", iterations, " iterations: ");
-  pp::append_rounded(out, with_barrier, 2);
-  pp::append(out, " with a barrier at the optimizer's step, ");
-  pp::append_rounded(out, without, 2);
-  pp::append(out, " where the next iteration validates it (");
-  pp::append_rounded(out, with_barrier > 0 ? 100 * (1 - without / with_barrier) : 0, 2);
-  pp::append(out, " % less)\n");
+  double const saved = with_barrier > 0 ? 100 * (1 - without / with_barrier) : 0;
+  pp::append(out, "\n", iterations, " iterations: ", rounded(with_barrier, 2));
+  pp::append(out, " with a barrier at the optimizer's step, ", rounded(without, 2));
+  pp::append(out, " where the next iteration validates it (", rounded(saved, 2), " % less)\n");
 }
 
 } // namespace

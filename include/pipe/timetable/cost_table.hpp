@@ -48,6 +48,7 @@ public:
   //! @brief The same of the passes of a flow.
   cost_table(flow const& of, shape const& extents, uniform_cost const& base)
       : devices_(extents.devices), chunks_(extents.chunks), base_(base), stages_(extents.stages()) {
+    row_of_.fill(no_time);
     flow const& declared = detail::is_of_training(of) ? detail::kinds_of_training : of;
     bool const split = declared.kind_with(role::input) != flow::no_kind &&
                        declared.kind_with(role::weights) != flow::no_kind;
@@ -80,20 +81,24 @@ public:
   //! @brief The microbatches that have times of their own; 1: all take the same.
   [[nodiscard]] int microbatches() const noexcept { return microbatches_; }
 
-  //! @brief A table of the same kinds for other extents, in which no pass takes time. It has as
-  //! many microbatches.
-  [[nodiscard]] cost_table reshaped(shape const& extents, double latency) const {
+  //! @brief A table of the same kinds for other extents, with as many microbatches.
+  //! @param time `time(pass)`: the time of each pass
+  [[nodiscard]] cost_table reshaped(shape const& extents, double latency, auto const& time) const {
     cost_table result = *this;
     result.devices_ = extents.devices;
     result.chunks_ = extents.chunks;
     result.stages_ = extents.stages();
     result.base_ = {.communication = latency};
     result.links_.clear();
-    for (std::vector<double>* const all : {&result.times_, &result.exchanges_})
-      all->assign(kinds_.size() * static_cast<std::size_t>(result.stages_) *
-                    static_cast<std::size_t>(microbatches_) *
-                    static_cast<std::size_t>(result.chunks_),
-                  0.0);
+    result.times_.assign(result.place(static_cast<int>(kinds_.size()), pass{}), 0.0);
+    result.exchanges_ = result.times_;
+    for (timed_kind const& one : kinds_)
+      for (int stage = 0; stage < result.stages_; ++stage)
+        for (int microbatch = 0; microbatch < microbatches_; ++microbatch)
+          for (int chunk = 0; chunk < result.chunks_; ++chunk) {
+            pass const what = row_writer::make(one.kind, stage, microbatch, chunk);
+            result.set(what, time(what));
+          }
     return result;
   }
 
@@ -224,11 +229,6 @@ private:
   static constexpr std::uint8_t no_time = 255;   // marks, and kinds that are none
   static constexpr std::uint8_t of_halves = 254; // the sum of two others
 
-  [[nodiscard]] static constexpr std::array<std::uint8_t, flow::most_kinds> filled_with_no_time() {
-    std::array<std::uint8_t, flow::most_kinds> rows{};
-    rows.fill(no_time);
-    return rows;
-  }
   [[nodiscard]] static constexpr bool take_the_same(kind_of_pass const& one,
                                                     kind_of_pass const& other) noexcept {
     return !one.in_groups && !other.in_groups && one.calls != stage_call::perform &&
@@ -283,8 +283,8 @@ private:
   uniform_cost base_;
   int stages_;
   std::vector<timed_kind> kinds_;
-  std::array<std::uint8_t, flow::most_kinds> row_of_ = filled_with_no_time();
-  int input_row_ = 0; // of the two halves of a fused backward
+  std::array<std::uint8_t, flow::most_kinds> row_of_{}; // filled with `no_time` first
+  int input_row_ = 0;                                   // of the two halves of a fused backward
   int weight_row_ = 0;
   std::vector<double> times_;
   std::vector<double> exchanges_; // of times_, what something else can hide

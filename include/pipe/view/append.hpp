@@ -116,11 +116,31 @@ void append_significant(text_sink auto& out, double value, int digits) {
   append_rounded(out, value, decimals);
 }
 
-//! @brief Appends text and numbers one after the other: `append(out, "device ", 3)`.
+namespace detail {
+
+//! A number as `append_rounded` writes it, for `append`.
+struct rounded {
+  double value;
+  int decimals;
+  void append_to(text_sink auto& out) const { append_rounded(out, value, decimals); }
+};
+//! A number as `append_significant` writes it, for `append`.
+struct significant {
+  double value;
+  int digits = 4; //!< as many as captions have
+  void append_to(text_sink auto& out) const { append_significant(out, value, digits); }
+};
+
+} // namespace detail
+
+//! @brief Appends text and numbers one after the other: `append(out, "device ", 3)`. A part may
+//! have a member `append_to(out)` in place of both.
 template <text_sink Sink, class... Part>
 void append(Sink& out, Part const&... parts) {
   auto const one = [&out](auto const& part) {
-    if constexpr (std::convertible_to<decltype(part), std::string_view>)
+    if constexpr (requires { part.append_to(out); })
+      part.append_to(out);
+    else if constexpr (std::convertible_to<decltype(part), std::string_view>)
       out.append(std::string_view(part));
     else
       append_number(out, part);

@@ -38,12 +38,6 @@ struct timetable_caption {
 
 namespace detail {
 
-//! Appends a name and a time with as many digits as captions have: ", message 0.3333".
-void append_time(text_sink auto& out, std::string_view name, double time) {
-  append(out, name);
-  append_significant(out, time, 4);
-}
-
 //! The share of one chunk in the tokens of its sequence.
 [[nodiscard]] constexpr double
 chunk_share(timetable_view table, timetable_caption const& about, int chunk) noexcept {
@@ -116,9 +110,7 @@ void append_device_share(text_sink auto& out, timetable_view const& table, doubl
   double const share = device_share(table);
   if (share <= 1)
     return;
-  append(out, " (");
-  append_rounded(out, peak / share, 4);
-  append(out, " of all stages of a device)");
+  append(out, " (", rounded{peak / share, 4}, " of all stages of a device)");
 }
 
 //! The time of the shortest pass that takes any; 0 where none does.
@@ -216,11 +208,8 @@ namespace detail {
 
 //! "bubble 10.1 % of the span, 20.2 % of the makespan".
 void append_bubbles(text_sink auto& out, timetable_figures const& found, int decimals) {
-  append(out, "bubble ");
-  append_rounded(out, 100 * found.bubble_rate, decimals);
-  append(out, " % of the span, ");
-  append_rounded(out, 100 * found.makespan_bubble_rate, decimals);
-  append(out, " % of the makespan");
+  append(out, "bubble ", rounded{100 * found.bubble_rate, decimals}, " % of the span, ");
+  append(out, rounded{100 * found.makespan_bubble_rate, decimals}, " % of the makespan");
 }
 
 //! "peak activations 8 (4 of all stages of a device), weight inputs 3 (...), in microbatches
@@ -229,11 +218,9 @@ void append_peaks(text_sink auto& out,
                   timetable_view const& table,
                   timetable_figures const& found,
                   int decimals) {
-  append(out, "peak activations ");
-  append_rounded(out, found.peak_activations, decimals);
+  append(out, "peak activations ", rounded{found.peak_activations, decimals});
   append_device_share(out, table, found.peak_activations);
-  append(out, ", weight inputs ");
-  append_rounded(out, found.peak_weight_inputs, decimals);
+  append(out, ", weight inputs ", rounded{found.peak_weight_inputs, decimals});
   append_device_share(out, table, found.peak_weight_inputs);
   append(out, ", in microbatches of one stage");
 }

@@ -265,21 +265,18 @@ void append_kinds(text_sink auto& out, flow const& declared) {
 //! The measured times by entry of the table, from 0 on.
 void append_measured(text_sink auto& out, html_timeline const& line) {
   timetable_view const& table = line.table;
-  auto const indices = static_cast<std::size_t>(table.over.pass_indices());
-  std::vector<measured_pass const*> found(indices);
   double first = line.measured.empty() ? 0 : line.measured.front().start;
   for (measured_pass const& ran : line.measured) {
     if (!table.over.contains(ran.what))
       throw std::invalid_argument("write_html: a measured pass is not of the timetable: " +
                                   describe(ran.what, table.over));
-    found[static_cast<std::size_t>(pass_index(table.over, ran.what))] = &ran;
     first = std::min(first, ran.start);
   }
+  std::vector<measured_pass const*> const found = measured_entries(table, line.measured);
   for (bool const ends : {false, true}) {
     append(out, ends ? "],\"ends\":[" : ",\n\"measured\":{\"starts\":[");
     for (int i = 0; i < table.size(); ++i) {
-      auto const* const ran =
-        found[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))];
+      measured_pass const* const ran = found[static_cast<std::size_t>(i)];
       if (ran == nullptr)
         throw std::invalid_argument("write_html: a pass of the timetable was not measured: " +
                                     describe(table.passes[i], table.over));

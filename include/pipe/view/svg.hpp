@@ -158,28 +158,22 @@ pixels_per_time(timetable_view table, double digits, svg_options const& options)
   return layout;
 }
 
-//! ` x="..." y="..."`, rounded to a hundredth of a pixel.
-void append_attribute(text_sink auto& out, std::string_view name, double value) {
-  append(out, " ", name, "=\"");
-  append_rounded(out, value, 2);
-  append(out, "\"");
-}
-
+//! ` x="..."`, rounded to a hundredth of a pixel, for `append`.
+struct attribute {
+  std::string_view name;
+  double value;
+  void append_to(text_sink auto& out) const {
+    append(out, " ", name, "=\"", rounded{value, 2}, "\"");
+  }
+};
 void append_rectangle(text_sink auto& out, double x, double y, double width, double height) {
-  append(out, "<rect");
-  append_attribute(out, "x", x);
-  append_attribute(out, "y", y);
-  append_attribute(out, "width", width);
-  append_attribute(out, "height", height);
+  append(out, "<rect", attribute{"x", x}, attribute{"y", y});
+  append(out, attribute{"width", width}, attribute{"height", height});
 }
-
 //! Opens a text at a place; the caller appends the words and the end.
 void begin_text(text_sink auto& out, double x, double y, double size, std::string_view more = "") {
-  append(out, "<text");
-  append_attribute(out, "x", x);
-  append_attribute(out, "y", y);
-  append_attribute(out, "font-size", size);
-  append(out, more, ">");
+  append(
+    out, "<text", attribute{"x", x}, attribute{"y", y}, attribute{"font-size", size}, more, ">");
 }
 
 //! The colour of a pass: its kind, darker on later stages of its device and on later chunks.
@@ -208,11 +202,8 @@ void write_cell(text_sink auto& out, svg_layout const& layout, svg_row const& ro
   if (layout.tooltips) {
     append(out, "><title>");
     append_xml(out, describe(what, table.over));
-    append(out, ": ");
-    append_significant(out, table.starts[entry], 7);
-    append(out, " to ");
-    append_significant(out, table.ends[entry], 7);
-    append(out, "</title></rect>");
+    append(out, ": ", significant{table.starts[entry], 7}, " to ");
+    append(out, significant{table.ends[entry], 7}, "</title></rect>");
   } else {
     append(out, "/>");
   }
@@ -291,8 +282,7 @@ void write_axis(text_sink auto& out, svg_layout const& layout) {
     append_rectangle(out, x - 0.5, y, 1, 5);
     append(out, "/>");
     begin_text(out, x, y + 18, 12);
-    append_rounded(out, mark * step, 9);
-    append(out, "</text>\n");
+    append(out, rounded{mark * step, 9}, "</text>\n");
   }
   append(out, "</g>\n");
   begin_text(out, layout.left - 10, y + 18, 12, " text-anchor=\"end\" fill=\"#555\"");
@@ -329,11 +319,9 @@ void write_peaks(text_sink auto& out, svg_layout const& layout, timetable_captio
                  layout.bar_left() + scale * (peak + inputs) + 5,
                  layout.y(device) + height / 2 + 4.3,
                  std::min(12.0, layout.row * 0.8));
-      append_rounded(out, peak, 2);
-      if (split) {
-        append(out, " + ");
-        append_rounded(out, inputs, 2);
-      }
+      append(out, rounded{peak, 2});
+      if (split)
+        append(out, " + ", rounded{inputs, 2});
       append(out, "</text>");
     }
     append(out, "\n");
@@ -350,9 +338,7 @@ void write_heading(text_sink auto& out, svg_layout const& layout, timetable_capt
   append_bubbles(out, found, 1);
   append(out, "; ");
   append_peaks(out, layout.table, found, 2);
-  append(out, "; makespan ");
-  append_rounded(out, found.makespan, 3);
-  append(out, "</text>\n");
+  append(out, "; makespan ", rounded{found.makespan, 3}, "</text>\n");
 }
 
 //! For every kind in use a strip of its shades and its name; then the meaning of the shades.
@@ -388,12 +374,12 @@ void write_legend(text_sink auto& out, svg_layout const& layout, timetable_capti
                                                      : "; darker: later stages of a device");
   if (extents.chunks > 1)
     append(out, "; shades: chunks of a sequence, first to last from light to dark");
-  append_time(out, "; times: forward ", about.cost.forward);
-  append_time(out, ", backward ", about.cost.backward_input);
-  append_time(out, " + ", about.cost.backward_weight);
-  append_time(out, ", message ", about.cost.communication);
+  append(out, "; times: forward ", significant{about.cost.forward});
+  append(out, ", backward ", significant{about.cost.backward_input});
+  append(out, " + ", significant{about.cost.backward_weight});
+  append(out, ", message ", significant{about.cost.communication});
   if (about.cost.all_reduce > 0)
-    append_time(out, ", all-reduce ", about.cost.all_reduce);
+    append(out, ", all-reduce ", significant{about.cost.all_reduce});
   for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
     append(out, chunk == 0 ? "; tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
   append(out, "</text>\n");
@@ -412,13 +398,11 @@ void write_svg(text_sink auto& out,
                timetable_caption const& about,
                svg_options const& options = {}) {
   detail::svg_layout const layout = detail::make_layout(table, options);
-  append(out, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
-  detail::append_attribute(out, "width", std::ceil(layout.width));
-  detail::append_attribute(out, "height", std::ceil(layout.height));
-  append(out, " viewBox=\"0 0 ");
-  append_rounded(out, std::ceil(layout.width), 0);
-  append(out, " ");
-  append_rounded(out, std::ceil(layout.height), 0);
+  double const width = std::ceil(layout.width);
+  double const height = std::ceil(layout.height);
+  append(out, "<svg xmlns=\"http://www.w3.org/2000/svg\"", detail::attribute{"width", width});
+  append(out, detail::attribute{"height", height}, " viewBox=\"0 0 ", detail::rounded{width, 0});
+  append(out, " ", detail::rounded{height, 0});
   append(out, "\" font-family=\"Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif\">\n");
   append(out, "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
   detail::write_heading(out, layout, about);

@@ -212,22 +212,19 @@ void write_text_heading(text_sink auto& out,
   shape const& extents = table.over.extents;
   append(out, about.schedule, ": devices ", extents.devices, ", stages ", extents.stages());
   append(out, ", microbatches ", extents.microbatches, ", chunks ", extents.chunks, "\n");
-  append_time(out, "cost: forward ", about.cost.forward);
-  append_time(out, ", backward_input ", about.cost.backward_input);
-  append_time(out, ", backward_weight ", about.cost.backward_weight);
-  append_time(out, ", communication ", about.cost.communication);
+  append(out, "cost: forward ", significant{about.cost.forward});
+  append(out, ", backward_input ", significant{about.cost.backward_input});
+  append(out, ", backward_weight ", significant{about.cost.backward_weight});
+  append(out, ", communication ", significant{about.cost.communication});
   if (about.cost.all_reduce > 0)
-    append_time(out, ", all_reduce ", about.cost.all_reduce);
+    append(out, ", all_reduce ", significant{about.cost.all_reduce});
   append(out, "\n");
   for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
     append(out, chunk == 0 ? "tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
   append(out, about.chunk_lengths.empty() ? "" : "; costs are means over them\n");
-  append(out, "makespan ");
-  append_rounded(out, makespan(table), 6);
-  append(out, ", span ");
-  append_rounded(out, span_of(table), 6);
+  append(
+    out, "makespan ", rounded{makespan(table), 6}, ", span ", rounded{span_of(table), 6}, ", ");
   timetable_figures const found = figures_of(table, about);
-  append(out, ", ");
   append_bubbles(out, found, 2);
   append(out, "\n");
   std::string peaks;
@@ -237,15 +234,14 @@ void write_text_heading(text_sink auto& out,
     peaks.replace(at, 2, ",\n");
   append(out, peaks, "\n");
   if (about.least_makespan > 0) {
-    append(out, "no order of this placement and memory beats makespan ");
-    append_rounded(out, about.least_makespan, 6);
-    append(out, " (gap ");
-    append_rounded(out, std::max(0.0, 100 * (makespan(table) / about.least_makespan - 1)), 2);
-    append(out, " %) or span ");
-    append_rounded(out, about.least_span, 6);
-    append(out, " (gap ");
-    append_rounded(out, std::max(0.0, 100 * (span_of(table) / about.least_span - 1)), 2);
-    append(out, " %)\n");
+    auto const bound = [&out](char const* what, double least, double own) {
+      append(out, what, rounded{least, 6}, " (gap ");
+      append(out, rounded{std::max(0.0, 100 * (own / least - 1)), 2}, " %)");
+    };
+    append(out, "no order of this placement and memory beats");
+    bound(" makespan ", about.least_makespan, makespan(table));
+    bound(" or span ", about.least_span, span_of(table));
+    append(out, "\n");
   }
   append(out, "\n");
 }
@@ -293,10 +289,8 @@ void write_text_band(text_sink auto& out,
     append(out, name, " |");
   };
   std::string heading(grid.label + 2, ' ');
-  if (grid.columns > grid.band) {
-    heading += "time ";
-    append_rounded(heading, left / grid.scale, 3);
-  }
+  if (grid.columns > grid.band)
+    append(heading, "time ", rounded{left / grid.scale, 3});
   if (last) {
     std::size_t const end = grid.label + 2 + static_cast<std::size_t>(right - left);
     heading.resize(std::max(heading.size(), end), ' ');
@@ -310,11 +304,9 @@ void write_text_band(text_sink auto& out,
     write_text_row(out, grid, device, left, right);
     append(out, last ? "| " : "|");
     if (last)
-      append_rounded(out, peak_activations(table, device, about), 4);
-    if (last && split) {
-      append(out, " + ");
-      append_rounded(out, peak_weight_inputs(table, device, about), 4);
-    }
+      append(out, rounded{peak_activations(table, device, about), 4});
+    if (last && split)
+      append(out, " + ", rounded{peak_weight_inputs(table, device, about), 4});
     append(out, "\n");
     for (int row = device + table.over.extents.devices; row < table.rows();
          row += table.over.extents.devices)

@@ -107,26 +107,29 @@ struct trace_writer {
   }
 };
 
+//! The measured pass of each entry of a table; null where there is none.
+[[nodiscard]] inline std::vector<measured_pass const*>
+measured_entries(timetable_view table, std::span<measured_pass const> measured) {
+  std::vector<measured_pass const*> result(static_cast<std::size_t>(table.size()));
+  std::vector<int> const entries = entries_of(table);
+  for (measured_pass const& ran : measured)
+    if (table.over.contains(ran.what))
+      if (int const entry = entries[static_cast<std::size_t>(pass_index(table.over, ran.what))];
+          entry >= 0)
+        result[static_cast<std::size_t>(entry)] = &ran;
+  return result;
+}
+
 //! The measured times of a table's entries; entries that were not measured have `never`.
 [[nodiscard]] inline dynamic_timetable measured_table(timetable_view table,
                                                       std::span<measured_pass const> measured) {
   auto const size = static_cast<std::size_t>(table.size());
   dynamic_timetable result{.over = table.over.copy(),
                            .passes = {table.passes, table.passes + size},
-                           .starts = std::vector<double>(size, never),
-                           .ends = std::vector<double>(size, never),
                            .offsets = {table.offsets, table.offsets + table.rows() + 1}};
-  std::vector<measured_pass const*> found(static_cast<std::size_t>(table.over.pass_indices()));
-  for (measured_pass const& ran : measured)
-    if (table.over.contains(ran.what))
-      found[static_cast<std::size_t>(pass_index(table.over, ran.what))] = &ran;
-  for (std::size_t i = 0; i < size; ++i) {
-    auto const* const ran =
-      found[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))];
-    if (ran == nullptr)
-      continue;
-    result.starts[i] = ran->start;
-    result.ends[i] = ran->end;
+  for (measured_pass const* const ran : measured_entries(table, measured)) {
+    result.starts.push_back(ran == nullptr ? never : ran->start);
+    result.ends.push_back(ran == nullptr ? never : ran->end);
   }
   return result;
 }

@@ -78,7 +78,7 @@ TEST_CASE("shapes count what the golden file counts") {
 }
 
 TEST_CASE("chunks of a sequence add up to it") {
-  for (pp::detail::named_transformer const& each : pp::detail::named_transformers()) {
+  for (pp::detail::named_transformer const& each : pp::detail::transformers) {
     CAPTURE(each.name);
     double sum = 0;
     std::int64_t bytes = 0;

@@ -29,14 +29,21 @@ void set_messages(choose_command const& asked, double bytes, pp::cost_table& cos
   });
 }
 
-//! @param hidden the cost without exchanges
-void take_times(choose_command const& asked,
-                pp::dynamic_timetable const& table,
-                any_cost const& cost,
-                any_cost const& hidden,
-                candidate& one) {
+//! The timetable of a candidate, with its times. @param hidden the cost without exchanges
+pp::dynamic_timetable
+timed(choose_command const& asked, any_cost const& cost, any_cost const& hidden, candidate& one) {
+  pp::dynamic_timetable table = make_named_timetable(one.choice, cost, nullptr, false);
   measure_time(asked, table, cost, one);
   one.bound = busiest_work(table, hidden);
+  return table;
+}
+
+//! Gigabytes of the fullest device. @param held `held(device)`, in bytes
+double fullest(choose_command const& asked, auto const& held) {
+  double most = 0;
+  for (int device = 0; device < asked.devices; ++device)
+    most = std::max(most, held(device) / 1e9);
+  return most;
 }
 
 //! Slots where weights travel, with them or with them and their gradients as messages.
@@ -66,16 +73,14 @@ evaluated evaluate_travel(choose_command const& asked, schedule_choice const& ch
     widest = std::max(widest, each.weights + each.gradients);
   set_messages(asked, static_cast<double>(widest), cost);
   any_cost const by_groups = cost_by_groups(cost);
-  pp::dynamic_timetable table = make_named_timetable(choice, by_groups, nullptr, false);
-  take_times(asked, table, by_groups, cost_by_groups(cost.without_exchanges()), one);
+  pp::dynamic_timetable table =
+    timed(asked, by_groups, cost_by_groups(cost.without_exchanges()), one);
   group_sizes const sizes{bytes};
   pp::plan const work = pp::lower<pp::communicators::per_pair>(table, sizes);
-  for (int device = 0; device < asked.devices; ++device) {
+  one.gigabytes = fullest(asked, [&](int device) {
     auto const at = static_cast<std::size_t>(device);
-    double const held =
-      static_cast<double>(work.arena_bytes[at] + bytes[at].optimizer + bytes.back().logits);
-    one.gigabytes = std::max(one.gigabytes, held / 1e9);
-  }
+    return static_cast<double>(work.arena_bytes[at] + bytes[at].optimizer + bytes.back().logits);
+  });
   auto const sent = [sizes](pp::pass const& maker, pp::detail::product_reader const&) {
     bool const forward = maker.kind == pp::pass_kind::forward;
     return static_cast<double>(
@@ -115,26 +120,6 @@ contents contents_of(pp::round_stages const& cut) {
   return content;
 }
 
-//! Gigabytes of the fullest device.
-//! @param first the first stage that goes back, which has the logits
-double gigabytes_of(pp::dynamic_timetable const& table,
-                    std::vector<pp::stage_bytes> const& bytes,
-                    int first) {
-  int const devices = table.over.extents.devices;
-  double most = 0;
-  for (int device = 0; device < devices; ++device) {
-    double const kept =
-      pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&](pp::pass const& what) {
-        return static_cast<double>(bytes[what.stage].activation);
-      });
-    double const logits = device == first % devices
-                            ? static_cast<double>(bytes[static_cast<std::size_t>(first)].logits)
-                            : 0;
-    most = std::max(most, gathered_at_once(table, device, bytes) + kept + logits);
-  }
-  return most / 1e9;
-}
-
 //! Weights and gradients of a stage cross the link to the host, where all else is.
 evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) {
   pp::round_stages const cut = cut_for_host(asked);
@@ -163,9 +148,18 @@ evaluated evaluate_on_host(choose_command const& asked, schedule_choice choice) 
       on_host += static_cast<double>(of.message) * asked.microbatches;
   }
   one.host_gigabytes = on_host / asked.devices / 1e9;
-  pp::dynamic_timetable table = make_named_timetable(choice, cost, nullptr, false);
-  take_times(asked, table, cost, cost.without_exchanges(), one);
-  one.gigabytes = gigabytes_of(table, bytes, *choice.forward_stages);
+  pp::dynamic_timetable table = timed(asked, cost, cost.without_exchanges(), one);
+  int const first = *choice.forward_stages; // that goes back, which has the logits
+  one.gigabytes = fullest(asked, [&](int device) {
+    double const kept =
+      pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&](pp::pass const& what) {
+        return static_cast<double>(bytes[what.stage].activation);
+      });
+    double const logits = device == first % asked.devices
+                            ? static_cast<double>(bytes[static_cast<std::size_t>(first)].logits)
+                            : 0;
+    return gathered_at_once(table, device, bytes) + kept + logits;
+  });
   return {std::move(one), std::move(table), {}};
 }
 
@@ -284,16 +278,14 @@ evaluated evaluate_exchange(choose_command const& asked, schedule_choice const& 
     resident[static_cast<std::size_t>(part.layer % asked.devices)] += held.resident;
   }
   set_messages(asked, 2 * of.query + of.statistics, cost);
-  pp::dynamic_timetable table = make_named_timetable(choice, cost, nullptr, false);
-  take_times(asked, table, cost, cost.without_exchanges(), one);
-  for (int device = 0; device < asked.devices; ++device) {
-    double const peak =
-      pp::peak_slot_bytes(table, device, pp::slot_class::activation, [&kept](pp::pass const& what) {
-        return kept[what.stage];
-      });
-    one.gigabytes =
-      std::max(one.gigabytes, (resident[static_cast<std::size_t>(device)] + peak) / 1e9);
-  }
+  pp::dynamic_timetable table = timed(asked, cost, cost.without_exchanges(), one);
+  one.gigabytes = fullest(asked, [&](int device) {
+    return resident[static_cast<std::size_t>(device)] +
+           pp::peak_slot_bytes(table,
+                               device,
+                               pp::slot_class::activation,
+                               [&kept](pp::pass const& what) { return kept[what.stage]; });
+  });
   auto const sent = [=, extents = one.extents](pp::pass const& maker,
                                                pp::detail::product_reader const& reader) {
     pp::exchange_stage const from = made.stage_at(extents, maker.stage);

@@ -188,26 +188,23 @@ pp::pass_kind measured_kind(pp::pass_kind kind) {
 //! The measured times of layers in place of those of parts. The first one has the embedding, too.
 pp::cost_table measured_times(pp::cut_costs const& parts,
                               std::span<pp::stage_content const> layers) {
-  pp::cost_table result = parts.times.reshaped({.devices = static_cast<int>(layers.size())}, 0);
-  int next = 1;
-  for (int layer = 0; layer < static_cast<int>(layers.size()); ++layer) {
-    pp::stage_content const& of = layers[static_cast<std::size_t>(layer)];
-    std::vector<int> from(layer == 0 ? 1 : 0, 0);
+  std::vector<std::vector<int>> from(layers.size());
+  from.front() = {0};
+  for (int next = 1; pp::stage_content const& of : layers) {
+    std::vector<int>& own = from[static_cast<std::size_t>(&of - layers.data())];
     if (of.layers + of.encoders + of.modules > 0)
-      from.push_back(next++);
+      own.push_back(next++);
     else if (of.output)
-      from.push_back(parts.stages - 1);
-    for (pp::cost_table::timed_kind const& timed : result.kinds())
-      for (int i = 0; i < result.microbatches(); ++i)
-        for (int const part : from)
-          for (int chunk = 0; chunk < parts.chunks; ++chunk) {
-            pp::pass const into = pp::row_writer::make(timed.kind, layer, i);
-            result.set(into,
-                       result.duration(into) +
-                         parts.times.duration(pp::row_writer::make(timed.kind, part, i, chunk)));
-          }
+      own.push_back(parts.stages - 1);
   }
-  return result;
+  pp::shape const extents{.devices = static_cast<int>(layers.size())};
+  return parts.times.reshaped(extents, 0, [&](pp::pass const& what) {
+    double sum = 0;
+    for (int const part : from[what.stage])
+      for (int chunk = 0; chunk < parts.chunks; ++chunk)
+        sum += parts.times.duration(pp::row_writer::make(what.kind, part, what.microbatch, chunk));
+    return sum;
+  });
 }
 
 //! Times of the passes of layers. Shards of a vocabulary and messages take as long as before, and a
@@ -345,22 +342,20 @@ shorter_of(pp::timetable_view whole, std::span<int const> counts, expert_times c
 
 pp::cut_costs whole_layers(pp::cut_costs const& of) {
   pp::cut_costs result = of;
-  result.times =
-    pp::cost_table({.devices = of.stages, .chunks = of.chunks}, {0, 0, 0, of.times.latency()})
-      .by_microbatch(of.times.microbatches());
-  for (pp::cost_table::timed_kind const& timed : result.times.kinds()) {
-    pp::role const is = timed.is == pp::role::again ? pp::role::forward : timed.is;
-    if (is != pp::role::forward && is != pp::role::input && is != pp::role::weights)
-      continue;
-    for (int stage = 0; stage < of.stages; ++stage)
-      for (int i = 0; i < of.times.microbatches(); ++i)
-        for (int chunk = 0; chunk < of.chunks; ++chunk) {
-          double sum = 0;
-          for (pp::pass_kind const kind : pp::detail::kinds_of_layer(pp::training.kind_with(is)))
-            sum += of.times.duration(pp::row_writer::make(kind, stage, i, chunk));
-          result.times.set(pp::row_writer::make(timed.kind, stage, i, chunk), sum);
-        }
-  }
+  pp::shape const extents{.devices = of.stages, .chunks = of.chunks};
+  pp::cost_table const none =
+    pp::cost_table(extents, pp::uniform_cost{}).by_microbatch(of.times.microbatches());
+  result.times = none.reshaped(extents, of.times.latency(), [&](pp::pass what) {
+    pp::role const own = pp::detail::training_kind(what.kind).is;
+    pp::role const is = own == pp::role::again ? pp::role::forward : own;
+    double sum = 0;
+    if (is == pp::role::forward || is == pp::role::input || is == pp::role::weights)
+      for (pp::pass_kind const kind : pp::detail::kinds_of_layer(pp::training.kind_with(is))) {
+        what.kind = kind;
+        sum += of.times.duration(what);
+      }
+    return sum;
+  });
   return result;
 }
 

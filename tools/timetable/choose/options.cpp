@@ -97,7 +97,7 @@ constexpr option_reader<choose_command> options[] = {
      c.model_name = std::string(word);
      c.model = named_or_file(option, word, pp::transformer::named, pp::read_transformer);
    },
-   [](verbs) { return names_in(pp::detail::named_transformers()); }},
+   [](verbs) { return names_in(pp::detail::transformers); }},
   {{"--gpu NAME|FILE[,...]", modelled},
    "a known GPU, or a JSON object with peak_tflops, memory_gb, link_gb_per_s, network_gb_per_s, "
    "host_gb_per_s; for devices that differ, one for each",
@@ -107,7 +107,7 @@ constexpr option_reader<choose_command> options[] = {
           names_of(option, word, "one GPU for all devices, or one for each"))
        c.gpus.push_back(named_or_file(option, name, pp::gpu::named, pp::read_gpu));
    },
-   [](verbs) { return names_in(pp::detail::known_gpus()); }},
+   [](verbs) { return names_in(pp::detail::gpus); }},
   {{"--sequence S", modelled},
    "tokens of a sequence",
    set<count_of<(1 << 24)>, &choose_command::setup, &pp::training_setup::sequence>},

@@ -377,34 +377,20 @@ void append_reasons(std::string& out, reported const& all) {
          all.slower(least) + "\n";
 }
 
-//! A list of JSON after what stands before it.
-template <class Values, class Add>
-void append_json_list(std::string& out,
-                      std::string_view before,
-                      Values const& values,
-                      Add const& add) {
-  pp::append(out, before, "[");
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    out += i > 0 ? ", " : "";
-    add(values[i]);
-  }
-  out += "]";
+//! A number, a list or a group as JSON.
+std::string as_json(auto const& value) {
+  return text_of(value);
 }
-
+std::string as_json(gpu_group const& group);
 template <class Value>
-void append_json_list(std::string& out, std::string_view before, std::vector<Value> const& values) {
-  append_json_list(out, before, values, [&out](Value value) { pp::append(out, value); });
+std::string as_json(std::vector<Value> const& values) {
+  std::string out = "[";
+  for (Value const& each : values)
+    out += (out.size() > 1 ? ", " : "") + as_json(each);
+  return out + "]";
 }
-
-//! Groups of GPUs by microbatch, as a member of JSON.
-void append_json_groups(std::string& out, std::vector<std::vector<gpu_group>> const& all) {
-  append_json_list(out, ", \"groups\": ", all, [&out](std::vector<gpu_group> const& groups) {
-    append_json_list(out, "", groups, [&out](gpu_group const& group) {
-      pp::append(out, "{\"gpus\": ", group.gpus);
-      append_json_list(out, ", \"sequences\": ", group.sequences);
-      out += "}";
-    });
-  });
+std::string as_json(gpu_group const& group) {
+  return text_of("{\"gpus\": ", group.gpus, ", \"sequences\": ", as_json(group.sequences), "}");
 }
 
 std::string json_of(reported const& all) {
@@ -414,7 +400,7 @@ std::string json_of(reported const& all) {
     out += c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20 ? '_' : c;
   pp::append(out, "\", \"devices\": ", asked.devices, ", \"microbatches\": ", asked.microbatches);
   pp::append(out, ", \"memory_gb\": ", asked.memory_gb, ", \"pick\": ", *all.choice.pick);
-  append_json_list(out, ",\n \"frontier\": ", all.best);
+  out += ",\n \"frontier\": " + as_json(all.best);
   out += ",\n \"candidates\": [";
   for (candidate const& one : all.found.all) {
     out += &one == all.found.all.data() ? "\n  " : ",\n  ";
@@ -424,7 +410,7 @@ std::string json_of(reported const& all) {
     if (one.any_bound > 0)
       pp::append(out, ", \"any_bound\": ", one.any_bound);
     if (!one.places.empty())
-      append_json_list(out, ", \"places\": ", one.places);
+      out += ", \"places\": " + as_json(one.places);
     if (!one.cannot.empty()) {
       out += ", \"cannot\": ";
       pp::append_quoted(out, one.cannot);
@@ -434,12 +420,12 @@ std::string json_of(reported const& all) {
       pp::append(out, ", \"memory_least_gb\": ", one.gigabytes * band->least);
       pp::append(out, ", \"memory_most_gb\": ", one.gigabytes * band->most);
     }
-    append_json_list(out, ", \"layers\": ", one.layers);
+    out += ", \"layers\": " + as_json(one.layers);
     if (std::string const layout = layout_of(asked, one); !layout.empty())
       pp::append(out, ", \"layout\": \"", layout, "\"");
-    append_json_list(out, ", \"chunk_lengths\": ", one.chunk_lengths);
+    out += ", \"chunk_lengths\": " + as_json(one.chunk_lengths);
     if (!one.groups.empty())
-      append_json_groups(out, one.groups);
+      out += ", \"groups\": " + as_json(one.groups);
     out += "}";
   }
   return out + "]}\n";

@@ -200,11 +200,8 @@ void add_searched(choose_command const& asked,
     [&](pp::found_pipeline::progress const& at) {
       std::string text = "searching: ";
       pp::append(text, at.looks, " pipelines, best ");
-      if (std::isfinite(at.best)) // else nothing fits so far
-        pp::append_rounded(text, at.best, 4);
-      text += std::isfinite(at.best) ? " s, none below " : "none that fits, none below ";
-      pp::append_rounded(text, at.bound, 4);
-      line.say(text + " s");
+      text += std::isfinite(at.best) ? rounded(at.best, 4) + " s" : "none that fits"; // so far
+      line.say(text + ", none below " + rounded(at.bound, 4) + " s");
       return line.time_left();
     });
   line.end();

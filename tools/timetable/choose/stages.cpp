@@ -8,16 +8,16 @@ namespace {
 //! Copies that a run without them has not measured take the link to the host.
 void add_copies(choose_command const& asked, candidate const& one, pp::cost_table& cost) {
   std::vector<pp::stage_content> const content = content_of(asked, one);
-  for (int stage = 0; stage < one.extents.stages(); ++stage)
-    for (int chunk = 0; chunk < one.extents.chunks; ++chunk)
-      for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
-        if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
-          cost.set(
-            kind,
-            stage,
-            chunk,
-            asked.predicted().copy_seconds(content[static_cast<std::size_t>(stage)],
-                                           one.chunk_lengths[static_cast<std::size_t>(chunk)]));
+  auto const add = [&](int stage, int chunk, pp::token_range tokens) {
+    for (pp::pass_kind const kind : {pp::pass_kind::copy_out, pp::pass_kind::copy_in})
+      if (!(cost.duration(pp::row_writer::make(kind, stage, 0, chunk)) > 0))
+        cost.set(
+          kind,
+          stage,
+          chunk,
+          asked.predicted().copy_seconds(content[static_cast<std::size_t>(stage)], tokens.length));
+  };
+  pp::detail::for_each_part(one.extents, one.chunk_lengths, add);
 }
 
 //! Weights and gradients of a stage cross the network of its replicas, or come from the host.
@@ -69,27 +69,24 @@ cut_parts(pp::cut_costs const& of, std::span<int const> layers, choose_command c
   pp::cut_costs result = of;
   result.stages = static_cast<int>(layers.size());
   result.memory = {};
-  result.times =
-    of.times.reshaped({.devices = result.stages, .chunks = of.chunks}, of.times.latency());
-  int part = 0;
-  for (int stage = 0; stage < result.stages; ++stage) {
-    bool const last = stage + 1 == result.stages;
-    int const end = last ? of.stages
-                         : part + layers[static_cast<std::size_t>(stage)] +
-                             (stage == 0 ? 1 : 0); // with the embedding
-    for (; part < end; ++part)
-      for (pp::cost_table::timed_kind const& timed : of.times.kinds())
-        for (int i = 0; i < of.times.microbatches(); ++i)
-          for (int chunk = 0; chunk < of.chunks; ++chunk) {
-            pp::pass const into = pp::row_writer::make(timed.kind, stage, i, chunk);
-            pp::pass from = into;
-            from.stage = static_cast<decltype(from.stage)>(part);
-            bool const goes = part > asked.frozen || asked.frozen == 0 ||
-                              pp::detail::training_kind(timed.kind).is == pp::role::forward;
-            if (goes)
-              result.times.set(into, result.times.duration(into) + of.times.duration(from));
-          }
+  std::vector<int> first{0, 1}; // part of each stage: the first one has the embedding, too
+  for (int const count : layers.first(layers.size() - 1)) {
+    first.back() += count;
+    first.push_back(first.back());
   }
+  first.back() = of.stages;
+  pp::shape const extents{.devices = result.stages, .chunks = of.chunks};
+  result.times = of.times.reshaped(extents, of.times.latency(), [&](pp::pass what) {
+    bool const forward = pp::detail::training_kind(what.kind).is == pp::role::forward;
+    std::size_t const stage = what.stage;
+    double sum = 0;
+    for (int part = first[stage]; part < first[stage + 1]; ++part)
+      if (part > asked.frozen || asked.frozen == 0 || forward) {
+        what.stage = static_cast<decltype(what.stage)>(part);
+        sum += of.times.duration(what);
+      }
+    return sum;
+  });
   return result;
 }
 

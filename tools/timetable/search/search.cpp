@@ -264,10 +264,8 @@ private:
                          [&](pp::found_order::progress const& at) {
                            std::string text = where;
                            pp::append(text, ": ", moves_ + at.moves, " moves");
-                           if (double const least = std::min(at.best, others); least < HUGE_VAL) {
-                             text += ", best ";
-                             pp::append_rounded(text, least, 3);
-                           }
+                           if (double const least = std::min(at.best, others); least < HUGE_VAL)
+                             text += ", best " + rounded(least, 3);
                            line_.say(text);
                            return line_.time_left();
                          });

@@ -94,20 +94,17 @@ sum_of_parts(auto const& measured, shape const& extents, int stage, int chunk, a
     throw std::invalid_argument("costs: the file has the times of " + std::to_string(own_times) +
                                 " microbatches one by one, and this pipeline has " +
                                 std::to_string(extents.microbatches));
-  cost_table result = measured.times.reshaped(extents, measured.times.latency());
+  cost_table result =
+    measured.times.reshaped(extents, measured.times.latency(), [&](pass const& what) {
+      return detail::sum_of_parts(measured, extents, what.stage, what.chunk, [&](int s, int c) {
+        return measured.times.duration(row_writer::make(what.kind, s, what.microbatch, c));
+      });
+    });
   for (detail::measured_link const& link : measured.links)
     if (link.from < extents.devices && link.to < extents.devices)
       result.set_link(link.from,
                       link.to,
                       link.seconds(measured.message_bytes * measured.chunks / extents.chunks));
-  for (int stage = 0; stage < extents.stages(); ++stage)
-    for (int chunk = 0; chunk < extents.chunks; ++chunk)
-      for (cost_table::timed_kind const& one : measured.times.kinds())
-        for (int microbatch = 0; microbatch < own_times; ++microbatch)
-          result.set(row_writer::make(one.kind, stage, microbatch, chunk),
-                     detail::sum_of_parts(measured, extents, stage, chunk, [&](int s, int c) {
-                       return measured.times.duration(row_writer::make(one.kind, s, microbatch, c));
-                     }));
   return result;
 }
 

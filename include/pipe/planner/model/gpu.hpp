@@ -77,10 +77,6 @@ inline constexpr named_gpu gpus[] = {
   {"l40s", {362, 48, 24, 25, 24}},
   {"mi300x", {1307, 192, 64, 50, 50}},
 };
-//! The GPUs that have a name.
-[[nodiscard]] constexpr std::span<named_gpu const> known_gpus() noexcept {
-  return gpus;
-}
 
 //! A number of `gpu` with its name.
 struct gpu_member {
@@ -106,7 +102,7 @@ constexpr void check_gpu(gpu const& rates) {
 
 inline gpu gpu::named(std::string_view name) {
   std::string all;
-  for (detail::named_gpu const& each : detail::known_gpus()) {
+  for (detail::named_gpu const& each : detail::gpus) {
     if (each.name == name)
       return each.rates;
     all += (all.empty() ? "" : ", ") + std::string(each.name);

@@ -408,16 +408,12 @@ inline constexpr named_transformer transformers[] = {
   {"deepseek-v3",
    {61, 7168, 128, 128, 128, 2048, true, 129280, false, 256, 8, 2048, 1536, 512, 64, 3, 18432}},
 };
-//! The shapes that have a name.
-[[nodiscard]] constexpr std::span<named_transformer const> named_transformers() noexcept {
-  return transformers;
-}
 
 } // namespace detail
 
 inline transformer transformer::named(std::string_view name) {
   std::string all;
-  for (detail::named_transformer const& each : detail::named_transformers()) {
+  for (detail::named_transformer const& each : detail::transformers) {
     if (each.name == name)
       return each.shape;
     all += (all.empty() ? "" : ", ") + std::string(each.name);

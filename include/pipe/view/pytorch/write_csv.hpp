@@ -189,21 +189,16 @@ private:
 
   int run_next(int device) {
     int const marks = write_marks(device);
-    return marks + run_pass_of(device);
-  }
-  int run_pass_of(int device) {
     int const i = next_[static_cast<std::size_t>(device)];
     int const end = order_.offsets[device + 1];
-    if (i == end)
-      return 0;
     bool const pair = i + 1 < end && order_.passes[i + 1].overlapped;
-    if (!is_ready(order_.passes[i]) || (pair && !is_ready(order_.passes[i + 1])))
-      return 0;
+    if (i == end || !is_ready(order_.passes[i]) || (pair && !is_ready(order_.passes[i + 1])))
+      return marks;
     int const ran = append_entry(rows_[static_cast<std::size_t>(device)], order_, i, end);
     for (int k = i; k < i + ran; ++k)
       finish(device, order_.passes[k]);
     next_[static_cast<std::size_t>(device)] += ran;
-    return ran;
+    return marks + ran;
   }
 
   void finish(int device, pass const& what) {
