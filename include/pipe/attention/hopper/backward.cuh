@@ -52,10 +52,11 @@ struct key_consumer {
   __forceinline__ __device__ void keep_gradients(std::uint32_t const (&gradients)[16], int part) {
     int const lane = steps.walk.lane();
     int const row = steps.walk.row() / 16 * 16 + lane % 16;
-    auto const to = steps.walk.memory.gradients(turn, part) + row * panel_row_bytes;
+    auto const to = steps.walk.memory.gradients(turn, part) + row * panel_row_bytes +
+                    (lane / 16 ^ row % 8) * piece_bytes;
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
-      store_matrices(to + ((n + lane / 16) ^ row % 8) * piece_bytes, gradients + 2 * n);
+      store_matrices(to ^ n * piece_bytes, gradients + 2 * n);
     }
   }
 
@@ -64,7 +65,7 @@ struct key_consumer {
   //! second one multiplies zeros, too: products of two widths in branches would wait for each
   //! other.
   __forceinline__ __device__ void start_queries() {
-    int const share = steps.walk.consumer();
+    int const share = steps.walk.number;
     auto const gradients =
       describe_tile(steps.walk.memory.gradient_piece(turn, Dim == 64 ? share : 0), 16);
     auto const keys =
@@ -126,7 +127,7 @@ struct key_consumer {
       start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
       steps.walk.template start<Element, 0>(s, next, 0);
       wait_for_products<2>(of_query);
-      steps.add_queries(of_query, stage, steps.walk.consumer() * 64);
+      steps.add_queries(of_query, stage, steps.walk.number * 64);
       wait_for_products<1>(of_key);
       steps.walk.release(stage);
       stage = next;
@@ -136,7 +137,7 @@ struct key_consumer {
     start_queries();
     start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
     wait_for_products<1>(of_query);
-    steps.add_queries(of_query, stage, steps.walk.consumer() * 64);
+    steps.add_queries(of_query, stage, steps.walk.number * 64);
     wait_for_products<0>(of_value);
     wait_for_products<0>(of_key);
     steps.walk.release(stage);
@@ -179,7 +180,7 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
       } else if constexpr (shape::query_dim == shape::value_dim) {
         wide_key_consumer<Dim, -1, Order, Element, Mask, Score> consumer{{c, sums, walk}};
         run_consumer(consumer);
-      } else if (__shfl_sync(0xffffffffu, walk.consumer(), 0) == 0) {
+      } else if (walk.number == 0) {
         wide_key_consumer<Dim, 0, Order, Element, Mask, Score> consumer{{c, sums, walk}};
         run_consumer(consumer);
       } else {

@@ -180,9 +180,9 @@ __device__ inline key_work read_work(std::uint32_t from) {
 template <class Shape>
 struct backward_consumer {
   backward_memory<Shape> memory;
-  ring_place<Shape::stages> place;
+  int number; // of the consumer, alike in all its lanes, as ptxas knows
+  ring_place<Shape::stages> place{};
 
-  __forceinline__ __device__ static int consumer() { return thread_anew() / 128; }
   __forceinline__ __device__ static int lane() { return thread_anew() % 32; }
   //! Row of this lane within the block's keys; the second half is 8 further down.
   __forceinline__ __device__ static int row() {
@@ -211,7 +211,7 @@ struct backward_consumer {
   __forceinline__ __device__ void start(float (&d)[Count], int stage, int part) const {
     start_rows<Element, Which == 0 ? Shape::query_dim : Shape::value_dim, Shape::step>(
       d,
-      describe_tile(memory.own_piece(Which, Shape::is_wide ? 0 : consumer()), 16),
+      describe_tile(memory.own_piece(Which, Shape::is_wide ? 0 : number), 16),
       describe_tile(memory.step_piece(Which, stage, part), 16));
   }
 };
@@ -241,21 +241,21 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
   }
   __syncthreads();
   // Alike in all lanes, as ptxas then knows: it has registers for that next to those shared out.
-  int const warp =
-    __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
-  int const lane = static_cast<int>(threadIdx.x) % 32;
-  if (warp >= 0) {
+  int const warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+  int const lane = static_cast<int>(threadIdx.x % 32);
+  constexpr int first_copying = 4 * Shape::consumers;
+  if (warp >= first_copying) {
     give_registers<Shape::copy_registers>();
-    if (warp == 0) {
+    if (warp == first_copying) {
       copy(memory, lane == 0);
-    } else if (warp == 1) {
+    } else if (warp == first_copying + 1) {
       tell(memory, lane);
-    } else if (Keeps && warp == 2) {
+    } else if (Keeps && warp == first_copying + 2) {
       order(memory, lane);
     }
   } else {
     take_registers<Shape::consumer_registers>();
-    consume(backward_consumer<Shape>{memory, {}});
+    consume(backward_consumer<Shape>{memory, warp / 4});
   }
 }
 

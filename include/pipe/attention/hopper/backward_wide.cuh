@@ -40,7 +40,7 @@ struct wide_key_consumer {
   __forceinline__ __device__ void keep(std::uint32_t const (&packed)[8], place where) {
     int const lane = steps.walk.lane();
     int const row = steps.walk.row() / 16 * 16 + lane % 16;
-    int const first = steps.walk.consumer() * (shape::part / 8);
+    int const first = steps.walk.number * (shape::part / 8);
     auto const to = steps.walk.memory.gradients(turn, where) + row * panel_row_bytes;
 #pragma unroll
     for (int n = 0; n < shape::part / 8; n += 2) {
@@ -50,10 +50,10 @@ struct wide_key_consumer {
 
   //! Where this consumer's columns begin.
   __forceinline__ __device__ int key_column() const {
-    return Share == -1 ? steps.walk.consumer() * 128 : Share * 128;
+    return Share == -1 ? steps.walk.number * 128 : Share * 128;
   }
   __forceinline__ __device__ int value_column() const {
-    return Share == -1 ? steps.walk.consumer() * 128 : 0;
+    return Share == -1 ? steps.walk.number * 128 : 0;
   }
 
   //! The panels from a column on in a tile of 64 rows.
@@ -93,7 +93,7 @@ struct wide_key_consumer {
 
   //! Weights and gradients of a step whose logits s are under way.
   __forceinline__ __device__ void visit_step(float (&s)[16], int stage, int told) {
-    int const part = steps.walk.consumer();
+    int const part = steps.walk.number;
     float d[16];
     std::uint32_t packed[8];
     before_products();
@@ -124,13 +124,13 @@ struct wide_key_consumer {
     float s[16];
     int stage = steps.walk.take();
     before_products();
-    steps.walk.template start<Element, 0>(s, stage, steps.walk.consumer());
+    steps.walk.template start<Element, 0>(s, stage, steps.walk.number);
     visit_step(s, stage, told);
     for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
       int const next = steps.walk.take();
       before_products();
       start_sums(stage);
-      steps.walk.template start<Element, 0>(s, next, steps.walk.consumer());
+      steps.walk.template start<Element, 0>(s, next, steps.walk.number);
       wait_for_products<2 + of_values>(of_query);
       steps.add_queries(of_query, stage, key_column());
       wait_for_products<1>(of_value);
