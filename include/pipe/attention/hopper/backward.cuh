@@ -85,8 +85,9 @@ struct key_consumer {
   }
 
   //! Weights and gradients of a step whose first logits s are under way; adds to dV, and all but
-  //! the last part to dK.
-  __forceinline__ __device__ void
+  //! the last part to dK. Gives what next_tile says of the next one, which nobody waits for after
+  //! the meeting.
+  __forceinline__ __device__ int
   visit_step(float (&s)[32], std::uint32_t (&gradients)[16], int stage, int told) {
     float d[32];
     std::uint32_t weights[16];
@@ -107,8 +108,10 @@ struct key_consumer {
         steps.walk.template start<Element, 0>(s, stage, part + 1);
       }
     }
+    int const next = steps.walk.next_tile();
     show_to_copies();
     meet_consumers();
+    return next;
   }
 
   //! All steps of queries from the first one on.
@@ -119,8 +122,8 @@ struct key_consumer {
     int stage = steps.walk.take();
     before_products();
     steps.walk.template start<Element, 0>(s, stage, 0);
-    visit_step(s, gradients, stage, told);
-    for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
+    told = visit_step(s, gradients, stage, told);
+    while (told != no_more_tiles) {
       int const next = steps.walk.take();
       before_products();
       start_queries();
@@ -131,7 +134,7 @@ struct key_consumer {
       wait_for_products<1>(of_key);
       steps.walk.release(stage);
       stage = next;
-      visit_step(s, gradients, stage, told);
+      told = visit_step(s, gradients, stage, told);
     }
     before_products();
     start_queries();

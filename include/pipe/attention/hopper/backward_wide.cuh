@@ -91,8 +91,9 @@ struct wide_key_consumer {
     end_products();
   }
 
-  //! Weights and gradients of a step whose logits s are under way.
-  __forceinline__ __device__ void visit_step(float (&s)[16], int stage, int told) {
+  //! Weights and gradients of a step whose logits s are under way; gives what next_tile says of the
+  //! next one.
+  __forceinline__ __device__ int visit_step(float (&s)[16], int stage, int told) {
     int const part = steps.walk.number;
     float d[16];
     std::uint32_t packed[8];
@@ -104,8 +105,10 @@ struct wide_key_consumer {
     wait_for_products<0>(d);
     make_hopper_gradients<Element>(packed, s, d, steps.numbers(stage, part, 1));
     keep(packed, of_gradients);
+    int const next = steps.walk.next_tile();
     show_to_copies();
     meet_consumers();
+    return next;
   }
 
   //! Starts all that follows from the weights of a step.
@@ -125,8 +128,8 @@ struct wide_key_consumer {
     int stage = steps.walk.take();
     before_products();
     steps.walk.template start<Element, 0>(s, stage, steps.walk.number);
-    visit_step(s, stage, told);
-    for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
+    told = visit_step(s, stage, told);
+    while (told != no_more_tiles) {
       int const next = steps.walk.take();
       before_products();
       start_sums(stage);
@@ -137,7 +140,7 @@ struct wide_key_consumer {
       wait_for_products<1>(of_key);
       steps.walk.release(stage);
       stage = next;
-      visit_step(s, stage, told);
+      told = visit_step(s, stage, told);
     }
     before_products();
     start_sums(stage);
