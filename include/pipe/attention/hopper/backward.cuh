@@ -48,18 +48,6 @@ struct key_consumer {
   float of_value[Dim / 2]; // [64, Dim]
   float of_query[32];      // [64, 64] of this consumer's share of dQ, not yet times scale
 
-  //! Puts gradients where products for dQ read them: a row for each key, a panel of queries.
-  __forceinline__ __device__ void keep_gradients(std::uint32_t const (&gradients)[16], int part) {
-    int const lane = steps.walk.lane();
-    int const row = steps.walk.row() / 16 * 16 + lane % 16;
-    auto const to = steps.walk.memory.gradients(turn, part) + row * panel_row_bytes +
-                    (lane / 16 ^ row % 8) * piece_bytes;
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
-      store_matrices(to ^ n * piece_bytes, gradients + 2 * n);
-    }
-  }
-
   //! Starts dQ: gradients [64 queries, 128 keys] times keys [128, 64]. At head dim 64 a consumer
   //! has half of the queries, else a panel of the head dim. Where heads are not whole panels the
   //! second one multiplies zeros, too: products of two widths in branches would wait for each
@@ -101,7 +89,7 @@ struct key_consumer {
       start_sum<Element>(of_value, weights, steps.walk.memory.step_piece(1, stage, part));
       wait_for_products<still_open>(d);
       make_hopper_gradients<Element>(gradients, s, d, steps.numbers(stage, part, 1));
-      keep_gradients(gradients, part);
+      steps.walk.keep(gradients, turn, part);
       if (part + 1 < shape::parts) {
         before_products();
         start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, part));

@@ -206,6 +206,17 @@ struct backward_consumer {
   __forceinline__ __device__ void release(int stage) const {
     arrive_warp(memory.empty(stage), lane() == 0);
   }
+  //! Puts weights or gradients where products read them: a row for each key, a panel of queries,
+  //! of which wide consumers have a half each.
+  template <int Count>
+  __forceinline__ __device__ void
+  keep(std::uint32_t const (&packed)[Count], int turn, int place) const {
+    keep_hopper_rows<Shape::part>(memory.gradients(turn, place),
+                                  packed,
+                                  row() / 16 * 16,
+                                  lane(),
+                                  Shape::is_wide ? number * Shape::part : 0);
+  }
   //! Products of own tile Which with a part of that of a stage.
   template <class Element, int Which, int Count>
   __forceinline__ __device__ void start(float (&d)[Count], int stage, int part) const {

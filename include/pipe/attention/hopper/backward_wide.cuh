@@ -36,18 +36,6 @@ struct wide_key_consumer {
   float of_value[value_width == 0 ? 1 : value_width / 2]; // [64, value_width]
   float of_query[key_width / 2]; // [64, key_width] of dQ of a step, not yet times scale
 
-  //! Puts this consumer's queries where products read them: a row for each key, a panel of queries.
-  __forceinline__ __device__ void keep(std::uint32_t const (&packed)[8], place where) {
-    int const lane = steps.walk.lane();
-    int const row = steps.walk.row() / 16 * 16 + lane % 16;
-    int const first = steps.walk.number * (shape::part / 8);
-    auto const to = steps.walk.memory.gradients(turn, where) + row * panel_row_bytes;
-#pragma unroll
-    for (int n = 0; n < shape::part / 8; n += 2) {
-      store_matrices(to + ((first + n + lane / 16) ^ row % 8) * piece_bytes, packed + 2 * n);
-    }
-  }
-
   //! Where this consumer's columns begin.
   __forceinline__ __device__ int key_column() const {
     return Share == -1 ? steps.walk.number * 128 : Share * 128;
@@ -101,10 +89,10 @@ struct wide_key_consumer {
     steps.walk.template start<Element, 1>(d, stage, part);
     wait_for_products<1>(s);
     steps.weigh(s, packed, stage, part, told);
-    keep(packed, of_weights);
+    steps.walk.keep(packed, turn, of_weights);
     wait_for_products<0>(d);
     make_hopper_gradients<Element>(packed, s, d, steps.numbers(stage, part, 1));
-    keep(packed, of_gradients);
+    steps.walk.keep(packed, turn, of_gradients);
     int const next = steps.walk.next_tile();
     show_to_copies();
     meet_consumers();
