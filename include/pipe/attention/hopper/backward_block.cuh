@@ -183,14 +183,20 @@ struct backward_consumer {
   int number; // of the consumer, alike in all its lanes, as ptxas knows
   ring_place<Shape::stages> place{};
 
-  __forceinline__ __device__ static int lane() { return thread_anew() % 32; }
+  //! Of all threads of the block, asked for anew.
+  __forceinline__ __device__ static int thread() {
+    int const n = thread_anew();
+    __builtin_assume(n >= 0); // so that parts of it are shifts
+    return n;
+  }
+  __forceinline__ __device__ static int lane() { return thread() % 32; }
   //! Row of this lane within the block's keys; the second half is 8 further down.
   __forceinline__ __device__ static int row() {
-    int const number = thread_anew();
-    return (Shape::is_wide ? number % 128 : number) / 32 * 16 + number % 32 / 4;
+    int const n = thread();
+    return (Shape::is_wide ? n % 128 : n) / 32 * 16 + n % 32 / 4;
   }
   //! Column of this lane; then 8 further right for each part.
-  __forceinline__ __device__ static int column() { return thread_anew() % 4 * 2; }
+  __forceinline__ __device__ static int column() { return thread() % 4 * 2; }
 
   //! Waits for the next stage and says which step it holds, see backward_memory::slot.
   __forceinline__ __device__ int next_tile() const {

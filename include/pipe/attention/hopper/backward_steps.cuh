@@ -92,7 +92,7 @@ struct key_steps {
       wait_for(walk.memory.turn(), order_parity);
       order_parity ^= 1;
     }
-    auto* const to = sums.sums + static_cast<unsigned>(first * 64 + thread_anew() % 128 * 4) +
+    auto* const to = sums.sums + static_cast<unsigned>(first * 64 + walk.thread() % 128 * 4) +
                      static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) *
                        (shape::step * shape::query_dim);
 #pragma unroll
