@@ -56,7 +56,8 @@ void sort_stably(std::vector<T>& all, Less const& less) {
   all = std::move(sorted);
 }
 
-//! An array for loops: turn after turn it gives that of the turn before, if it is large enough.
+//! An array for loops, which stands for the pointer to it: turn after turn it is that of the turn
+//! before, if that is large enough.
 template <class T>
 class reused_scratch {
 public:
@@ -65,8 +66,8 @@ public:
   reused_scratch(reused_scratch const&) = delete;
   reused_scratch& operator=(reused_scratch const&) = delete;
 
-  //! An array whose elements are not initialised, or hold their values from before.
-  [[nodiscard]] constexpr T* get(int size) {
+  //! Makes room. Elements are not initialised, or hold their values from before.
+  constexpr T* get(int size) {
     if (size > size_ || data_ == nullptr) {
       T* const larger = new T[static_cast<std::size_t>(size > 0 ? size : 1)];
       delete[] data_;
@@ -75,12 +76,15 @@ public:
     }
     return data_;
   }
-  //! An array whose elements all have one value.
-  [[nodiscard]] constexpr T* get(int size, T value) {
+  //! Makes room for elements that all have one value.
+  constexpr T* get(int size, T value) {
     T* const result = get(size);
     for (int i = 0; i < size; ++i)
       result[i] = value;
     return result;
+  }
+  constexpr operator T*() const noexcept { // NOLINT(google-explicit-constructor)
+    return data_;
   }
 
 private:

@@ -146,12 +146,6 @@ public:
     dependency const found = (*this)[number];
     return (found.line - way_ * stage_count_) * over_.units() + found.unit;
   }
-  //! How many of them other stages make; those come first.
-  [[nodiscard]] constexpr int others() const noexcept { return inputs_; }
-  //! Whether those are all stages of its group.
-  [[nodiscard]] constexpr bool in_group() const noexcept {
-    return inputs_ > 0 && links_.input_step == group_step;
-  }
   //! The stage of one of them. @pre 0 <= number < count
   [[nodiscard]] constexpr int stage(int number) const noexcept { return (*this)[number].stage; }
 

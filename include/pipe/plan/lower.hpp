@@ -55,15 +55,6 @@ inline void check_exchange_size(pipeline_view const& over) {
       std::to_string(most_group_messages) + " at most; lower with one_communicator");
 }
 
-//! The hooks that follow complete gradients in a plan.
-struct chosen_hooks {
-  std::int64_t tied_bytes = 0;
-  std::int64_t totals_bytes = 0;
-  bool copies = false; //!< stages have several copies that are trained
-
-  [[nodiscard]] bool any() const noexcept { return tied_bytes + totals_bytes > 0; }
-};
-
 //! @param tied of the stages that share a weight, else of all
 //! @throws std::invalid_argument where no pass completes the gradients of a copy of a stage.
 inline void check_completed(timetable_view table, bool tied) {
@@ -92,20 +83,20 @@ inline void check_completed(timetable_view table, bool tied) {
     });
 }
 
-//! The hooks that the sizes ask for after complete gradients. An evaluation has totals only, where
+//! The steps after complete gradients that the sizes ask for. An evaluation has totals only, where
 //! every stage has one copy.
 template <buffer_sizes Sizes>
-chosen_hooks choose_hooks(timetable_view const& table,
-                          Sizes const& sizes,
-                          bool evaluates,
-                          step_validation validation) {
-  shape const& extents = table.over.extents;
-  chosen_hooks result{tied_bytes(sizes), totals_bytes(sizes)};
-  if (evaluates)
-    result = {0, extents.routes() == 1 ? result.totals_bytes : 0};
-  if (validation == step_validation::last)
-    result.tied_bytes = 0;
-  check_hooks(extents, result.tied_bytes, result.totals_bytes, validation);
+void choose_hooks(timetable_view const& table, Sizes const& sizes, plan& result) {
+  bool const several = table.over.extents.routes() > 1; // copies of stages
+  bool const last = result.validation == step_validation::last;
+  result.tied_bytes = result.evaluates || last ? 0 : tied_bytes(sizes);
+  result.totals_bytes = result.evaluates && several ? 0 : totals_bytes(sizes);
+  if (result.tied_bytes < 0 || result.totals_bytes < 0)
+    throw std::invalid_argument("plan: tied_bytes and totals_bytes must not be negative");
+  if (several && result.validation != step_validation::at_once)
+    throw std::invalid_argument(
+      "plan: early steps of the optimizer need one copy of every stage, but this placement keeps "
+      "several, which add up their gradients first; lower with step_validation::at_once");
   if (result.tied_bytes > 0 && table.over.in_group(0))
     throw std::invalid_argument(
       "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
@@ -115,19 +106,15 @@ chosen_hooks choose_hooks(timetable_view const& table,
     throw std::invalid_argument(
       "plan: the first stage is frozen, so no gradient of a tied weight comes of it; leave "
       "tied_bytes out, and add the last stage's own");
-  if (result.totals_bytes == 0 && validation != step_validation::at_once)
+  if (result.totals_bytes == 0 && result.validation != step_validation::at_once)
     throw std::invalid_argument(
       "plan: a step of the optimizer is validated by the totals, but the sizes have no "
       "totals_bytes; set them to the bytes of a stage's row");
-  if (result.tied_bytes + result.totals_bytes == 0)
-    return result;
-  result.copies = !evaluates && extents.routes() > 1;
-  if (result.copies ||
-      (result.totals_bytes > 0 && !evaluates && validation != step_validation::last))
+  if (has_hooks(result) &&
+      (adds_copies(result) || (result.totals_bytes > 0 && !result.evaluates && !last)))
     check_completed(table, false);
   if (result.tied_bytes > 0)
     check_completed(table, true);
-  return result;
 }
 
 //! The options of `lower`, next to sizes.
@@ -187,22 +174,15 @@ inline void check_budget(plan_view work, std::int64_t limit) {
 }
 
 //! Passes, messages, and the steps that follow complete gradients, in their order.
-[[nodiscard]] inline std::vector<event>
-list_events(message_placement const& placement, chosen_hooks const& hooks, plan& result) {
+[[nodiscard]] inline std::vector<event> list_events(message_placement const& placement,
+                                                    plan& result) {
   std::vector<event> events;
   events.reserve(2 * static_cast<std::size_t>(placement.count));
   place_events(placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
-  if (!hooks.any())
+  if (!has_hooks(result))
     return events;
-  hook_placement work{.table = placement.table,
-                      .tied = hooks.tied_bytes > 0,
-                      .totals = hooks.totals_bytes > 0,
-                      .updates = !result.evaluates,
-                      .copies = hooks.copies,
-                      .validation = result.validation,
-                      .events = std::move(events)};
+  hook_placement work{placement.table, result, std::move(events)};
   place_hooks(work);
-  result.other_messages = work.messages;
   return std::move(work.placed);
 }
 
@@ -212,7 +192,6 @@ template <communication_policy Policy, worker_group Workers>
 void write_programs(timetable_view const& table,
                     std::vector<int> const& order,
                     data_uses const& uses,
-                    chosen_hooks const& hooks,
                     program_writer& writer,
                     plan& result,
                     Workers const& by) {
@@ -228,8 +207,8 @@ void write_programs(timetable_view const& table,
                                     Policy::duplex_groups,
                                     known,
                                     joins ? entries.data() : nullptr};
-  if (table.over.edges != nullptr || hooks.any()) {
-    std::vector<event> const events = list_events(placement, hooks, result);
+  if (table.over.edges != nullptr || has_hooks(result)) {
+    std::vector<event> const events = list_events(placement, result);
     auto const each = [&](int, auto visit) {
       for (event const& what : events)
         visit(what);
@@ -274,7 +253,7 @@ void complete_programs(program_writer& writer,
   worker_parts const parts(result.over.extents.devices, by.count());
   std::vector<std::vector<int>> waits(at(parts.count));
   by.run(parts.count, [&](int part) {
-    device_lowering space(uses, result.evaluates, result.tied_bytes + result.totals_bytes > 0);
+    device_lowering space(uses, result.evaluates, has_hooks(result));
     std::vector<int> own;
     own.reserve(
       at(result.offsets[at(parts.first(part + 1))] - result.offsets[at(parts.first(part))]));
@@ -300,22 +279,19 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
                                Sizes const& sizes,
                                lower_options const& options,
                                Workers const& by) {
-  step_validation const validation = evaluates ? step_validation::at_once : options.validation;
   pipeline_view const over = table.over;
   holder_table const holders(over);
   table.over = holders.over();
-  chosen_hooks const hooks = choose_hooks(table, sizes, evaluates, validation);
   plan result{.over = over.copy(),
               .policy = Policy::name,
               .key = &Policy::key,
               .duplex_groups = Policy::duplex_groups,
               .evaluates = evaluates,
-              .tied_bytes = hooks.tied_bytes,
-              .totals_bytes = hooks.totals_bytes,
-              .validation = validation};
+              .validation = evaluates ? step_validation::at_once : options.validation};
+  choose_hooks(table, sizes, result);
   data_uses const uses(over, kinds_of(table));
   program_writer writer(table, result);
-  write_programs<Policy>(table, order, uses, hooks, writer, result, by);
+  write_programs<Policy>(table, order, uses, writer, result, by);
   order = {};
   complete_programs<Policy>(writer, uses, sizes, result, by);
   check_layouts(result);

@@ -136,6 +136,11 @@ struct plan_view {
 
 namespace detail {
 
+//! True for a plan with steps that follow complete gradients.
+[[nodiscard]] constexpr bool has_hooks(auto const& work) noexcept {
+  return work.tied_bytes + work.totals_bytes > 0;
+}
+
 //! The rows of totals or of copies that a step is about, which has one use; else 0.
 [[nodiscard]] constexpr int rows_of(plan_view const& work, item const& step) noexcept {
   bool const some = step.about == subject::add_copies ||

@@ -20,7 +20,9 @@
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/workers.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -29,16 +31,6 @@
 namespace pipelining::inline v0_3 {
 
 namespace detail {
-
-//! True when these kinds together make every wanted row of a unit once, and no row twice.
-[[nodiscard]] constexpr bool makes_rows_once(flow const& declared, flow_set kinds) noexcept {
-  for (int row = 0; row < declared.rows; ++row) {
-    flow_set const makers = declared.makers[row] & kinds;
-    if (makers == 0 ? declared.wanted[row] : (makers & (makers - 1)) != 0)
-      return false;
-  }
-  return true;
-}
 
 //! The subjects of steps that are not passes.
 inline constexpr subject other_steps[] = {subject::copied_gradient,
@@ -56,7 +48,7 @@ inline constexpr int other_step_count = 8;
 [[nodiscard]] constexpr bool
 wants_other(plan_view const& work, subject about, int stage, int device) noexcept {
   if (class_of(about) == slot_class::copied_gradient)
-    return work.tied_bytes + work.totals_bytes > 0 && copies_of(work.over, stage) > 1 &&
+    return has_hooks(work) && copies_of(work.over, stage) > 1 &&
            !goes_forward_only(work.over, stage);
   if (class_of(about) == slot_class::tied_gradient)
     return work.tied_bytes > 0 && holds_tied(work.over.extents, stage);
@@ -70,13 +62,6 @@ wants_other(plan_view const& work, subject about, int stage, int device) noexcep
     return !work.evaluates && work.validation == step_validation::at_once;
   return work.validation != step_validation::last && device_of(work, stage) == device;
 }
-
-//! The steps that have run: the kinds of passes of every unit of every stage, and the other steps
-//! of every copy of a stage.
-struct steps_run {
-  flow_set* kinds;       // [S units]
-  unsigned char* others; // [other_indices]
-};
 
 [[nodiscard]] constexpr int other_indices(shape const& extents) noexcept {
   return other_step_count * extents.stages() * most_copies(extents);
@@ -104,9 +89,20 @@ lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
   return row > 0 ? work.lanes[device] + row - 1 : nothing;
 }
 
+//! Notes of all devices. Each writes parts of its own, so several may be looked at side by side.
+struct device_notes {
+  owned<int> sender;           //!< [message_indices], as in entered_messages
+  owned<flow_set> kinds;       //!< [S units], of the passes that have run
+  owned<unsigned char> others; //!< [other_indices], whether other steps have
+
+  explicit device_notes(plan_view const& work)
+      : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
+        others(other_indices(work.over.extents), 0) {}
+};
+
 //! Enters a step that a device runs: on the device of its stage and on its engine, none twice.
 constexpr proof::rule
-enter_step(plan_view const& work, int device, item const& step, steps_run const& ran) noexcept {
+enter_step(plan_view const& work, int device, item const& step, device_notes const& ran) noexcept {
   pipeline_view const& over = work.over;
   if (device_of(over, step.work) != device)
     return proof::rule::wrong_passes;
@@ -127,9 +123,9 @@ enter_step(plan_view const& work, int device, item const& step, steps_run const&
 }
 
 //! Finds a step other than a pass that no device runs, or that none should.
-constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) noexcept {
+constexpr proof find_missing_other(plan_view const& work, device_notes const& ran) noexcept {
   proof verdict;
-  if (work.tied_bytes + work.totals_bytes == 0)
+  if (!has_hooks(work))
     return verdict; // and check_form knows no such step
   for (int stage = 0; stage < work.over.extents.stages(); ++stage)
     for_each_copy(work.over, stage, [&](int device, int) {
@@ -145,37 +141,31 @@ constexpr proof find_missing_other(plan_view const& work, steps_run const& ran) 
   return verdict;
 }
 
+//! The first row of data in a unit that too few or too many of its kinds make, or `nothing`.
+[[nodiscard]] constexpr int
+find_wrong_row(flow const& declared, flow_set kinds, bool forward_only = false) noexcept {
+  for (int row = 0; row < declared.rows; ++row) {
+    int const makers = std::popcount(declared.makers[row] & kinds);
+    bool const wanted = forward_only ? row == 0 : declared.wanted[row];
+    if (wanted ? makers != 1 : makers > (forward_only ? 0 : 1))
+      return row;
+  }
+  return nothing;
+}
+
 //! True when a unit has all passes that it needs. An evaluation needs one forward pass, and so does
 //! a stage that only goes forward.
 [[nodiscard]] constexpr bool
-suffices(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
-  flow const& declared = *work.over.declared;
-  if (!forward_only)
-    return makes_rows_once(declared, kinds) && uses_all_data(data_users(declared), kinds);
-  int forwards = 0;
-  int others = 0;
-  for (int kind = 0; kind < declared.kind_count; ++kind)
-    if (holds(kinds, kind))
-      ++(declared.kinds[kind].calls == stage_call::forward ? forwards : others);
-  return forwards == 1 && others == 0;
-}
-
-//! The first row of data in a unit that has too few or too many makers.
-[[nodiscard]] constexpr int
-find_wrong_row(plan_view const& work, flow_set kinds, bool forward_only) noexcept {
-  for (int row = 0; row < work.over.declared->rows; ++row) {
-    flow_set const makers = work.over.declared->makers[row] & kinds;
-    bool const wanted = forward_only ? row == 0 : work.over.declared->wanted[row];
-    bool const once = makers != 0 && (makers & (makers - 1)) == 0;
-    if (wanted ? !once : forward_only ? makers != 0 && row > 0 : makers != 0 && !once)
-      return row;
-  }
-  return 0;
+suffices(flow const& declared, flow_set kinds, bool forward_only) noexcept {
+  return forward_only ? std::has_single_bit(kinds) &&
+                          declared.kinds[std::countr_zero(kinds)].calls == stage_call::forward
+                      : find_wrong_row(declared, kinds) == nothing &&
+                          uses_all_data(data_users(declared), kinds);
 }
 
 //! Finds a pass that no device runs, or that none should, once all devices have entered theirs.
-constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexcept {
-  pipeline_view const over = work.over;
+constexpr proof find_missing(plan_view const& work, device_notes const& ran) noexcept {
+  pipeline_view const& over = work.over;
   flow_set good = 0; // the last that was found to suffice
   for (int unit = 0; unit < unit_indices(over); ++unit) {
     flow_set const kinds = ran.kinds[unit];
@@ -183,33 +173,22 @@ constexpr proof find_missing(plan_view const& work, steps_run const& ran) noexce
     if (kinds == good && good != 0 && !still)
       continue;
     bool const only = work.evaluates || still;
-    if (work.validation == step_validation::last ? kinds == 0 : suffices(work, kinds, only)) {
+    flow const& declared = *over.declared;
+    if (work.validation == step_validation::last ? kinds == 0 : suffices(declared, kinds, only)) {
       good = still ? good : kinds;
       continue;
     }
-    pass const what = pass_at(over, find_wrong_row(work, kinds, only) * unit_indices(over) + unit);
+    int const row = std::max(find_wrong_row(declared, kinds, only), 0);
+    pass const what = pass_at(over, row * unit_indices(over) + unit);
     return {proof::rule::wrong_passes, device_of(over, what), nothing, nothing, nothing, what, {}};
   }
   return find_missing_other(work, ran);
 }
 
-//! Notes of all devices. Each writes parts of its own, so several may be looked at side by side.
-struct device_notes {
-  owned<int> sender; //!< [message_indices], as in entered_messages
-  owned<flow_set> kinds;
-  owned<unsigned char> others;
-  steps_run ran;
-
-  explicit device_notes(plan_view const& work)
-      : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
-        others(other_indices(work.over.extents), 0), ran{kinds, others} {}
-};
-
 //! Memory for the checks of a device. The next device uses it again.
 struct device_space {
   reused_scratch<first_on_lane> lanes{};
   reused_scratch<int> next_messages{};
-  slot_space slots{};
 };
 
 //! Looks at the items of a device by themselves. The checks of an item that follow a failed one are
@@ -227,7 +206,6 @@ inline bool check_items(plan_view const& work,
                             notes.sender,
                             space.lanes.get(work.lanes[device], {}),
                             space.next_messages.get(2 * work.over.extents.devices, 0)};
-  known_passes const known(work.over);
   slot_layout const* const layouts = work.layouts + device * slot_classes;
   bool exchanges = false;
   for (int first = 0, count = static_cast<int>(steps.size()); first < count;) {
@@ -238,14 +216,13 @@ inline bool check_items(plan_view const& work,
       return exchanges;
     }
     for (int i = first; i < end; ++i) {
-      if (proof const formed = check_form(work, known, device, steps.data(), first, i); !formed) {
+      if (proof const formed = check_form(work, device, steps.data(), first, i); !formed) {
         found.add({device_check::form, formed});
         return exchanges;
       }
       item const& step = steps[static_cast<std::size_t>(i)];
       if (step.what == operation::run) {
-        if (auto const broken = enter_step(work, device, step, notes.ran);
-            broken != proof::rule::none)
+        if (auto const broken = enter_step(work, device, step, notes); broken != proof::rule::none)
           found.add({device_check::ran_twice, {broken, device, i}});
       } else {
         messages.enter(step, i, found);
@@ -350,10 +327,11 @@ public:
     bool const alone = parts.count == 1;
     by.run(parts.count, [&](int part) {
       device_space space;
+      slot_check slots{work_, uses_};
       for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
         found_[device] = check_steps(work_, device, notes_, space);
         if (alone) // while the program is in the caches
-          add_slots(device, space.slots);
+          add_slots(device, slots);
       }
     });
     if (device_finding const found = first(); found.what <= device_check::sent_twice)
@@ -363,20 +341,20 @@ public:
     proof drains;
     std::atomic<int> next = -1;
     by.run(parts.count, [&](int) {
-      slot_space space;
+      slot_check slots{work_, uses_};
       for (int device = next++; device < devices; device = next++)
         if (device < 0)
           drains = prove_drain(work_);
         else if (!alone)
-          add_slots(device, space);
+          add_slots(device, slots);
     });
     return find_broken(drains, first());
   }
 
 private:
-  void add_slots(int device, slot_space& space) {
+  void add_slots(int device, slot_check& slots) {
     if (found_[device].what == device_check::none)
-      found_[device].add({device_check::slots, check_slots(work_, uses_, device, space)});
+      found_[device].add({device_check::slots, slots.check(device)});
   }
   [[nodiscard]] device_finding first() const {
     device_finding found;
@@ -393,7 +371,7 @@ private:
       return found.verdict;
     if (!drains || found.what == device_check::ran_twice)
       return drains ? found.verdict : drains;
-    if (proof const missing = find_missing(work_, notes_.ran); !missing)
+    if (proof const missing = find_missing(work_, notes_); !missing)
       return missing;
     return found.verdict ? check_validation(work_) : found.verdict;
   }

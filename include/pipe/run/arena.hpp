@@ -121,15 +121,7 @@ struct arena {
       std::memcpy(to.data, input_of(step).data, static_cast<std::size_t>(to.bytes));
   }
 
-  //! The context of a pass, as its stage functor gets it, without what it reads and fills.
-  [[nodiscard]] context context_of(item const& step, void* stream = nullptr) const noexcept {
-    context where = bare_context_of(step, stream);
-    for (use const& one : work.uses_of(step))
-      keep(one, where);
-    return where;
-  }
-
-  //! The same without any slot.
+  //! The context of a pass, without any slot.
   [[nodiscard]] context bare_context_of(item const& step, void* stream) const noexcept {
     return {device,
             step.work.stage,

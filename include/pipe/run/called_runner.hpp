@@ -77,16 +77,13 @@ public:
   //! @throws std::logic_error in a step; else as `thread_runner::step`.
   void begin_step(plan_number which = {}) {
     refuse_in_step();
-    detail::check_number(which, board_.plans.size());
-    detail::thread_plan& next = *board_.plans[static_cast<std::size_t>(which.index)];
-    carried_.check(next.view);
+    detail::thread_plan& next = board_.choose(which);
     for (int device = 0; board_.moved && device < board_.devices; ++device)
       detail::tell_moved(*stages_, next.view, device);
     board_.moved = false;
     board_.forget_failure();
     board_.what.store(detail::errand::step, std::memory_order_relaxed); // for reports
     board_.begin_step(next);
-    carried_.put(board_.slots(next, board_.devices - 1));
     for (hand& each : hands_)
       each.ended.store(false, std::memory_order_relaxed);
     in_step_ = true;
@@ -150,7 +147,7 @@ public:
                                " has not ended its program; poll it until it has");
     in_step_ = false;
     board_.raise_failure();
-    carried_.take(board_.slots(*board_.now, board_.devices - 1), begins_again());
+    board_.end_step();
   }
 
   //! @brief A whole step on the calling thread, the devices in turn.
@@ -201,7 +198,6 @@ private:
   Stages* stages_;
   detail::thread_board board_;
   std::vector<hand> hands_; // [P]
-  detail::carried_totals carried_;
   std::atomic<bool> in_step_ = false;
 };
 

@@ -254,20 +254,20 @@ inline void explain_accesses() {
 }
 
 //! Lists the buffers that a pass does not have, and why.
-[[nodiscard]] inline std::string
-list_null_buffers(kind_of_pass const& kind, context const& where, bool has_input, bool has_output) {
+[[nodiscard]] inline std::string list_null_buffers(kind_of_pass const& kind, handed const& given) {
   bool const forward = kind.is == role::forward;
+  context const& where = given.where();
   std::string text;
   auto const add = [&](bool missing, char const* name, char const* why) {
     if (missing)
       text += std::string("\n  ") + name + ": " + why;
   };
   if (kind.is != role::weights) {
-    add(!has_output,
+    add(given.out().data == nullptr,
         "output",
         forward ? "the last stage has none, or its size is 0; slot is -1 there"
                 : "the first stage has none, or its size is 0; slot is -1 there");
-    add(!has_input,
+    add(given.in().data == nullptr,
         "input",
         forward ? "the first stage has none, or its size is 0; slot is -1 there"
                 : "the last stage has none, or its size is 0; slot is -1 there");
@@ -290,16 +290,13 @@ list_null_buffers(kind_of_pass const& kind, context const& where, bool has_input
 //! it was in and which of its buffers are null, before it ends the process.
 class null_explainer {
 public:
-  //! From now on. @param has_input, has_output whether the pass has them.
-  null_explainer(item const& step,
-                 context const& where,
-                 bool has_input,
-                 bool has_output,
-                 pipeline_view const& over)
-      : text_("run: device " + std::to_string(where.device) +
-              " has touched a null pointer in the " + describe_subject(step, over) +
+  //! From now on.
+  null_explainer(arena const& memory, item const& step)
+      : text_("run: device " + std::to_string(memory.device) +
+              " has touched a null pointer in the " + describe_subject(step, memory.work.over) +
               "; this pass has no" +
-              list_null_buffers((*over.declared)[step.work.kind], where, has_input, has_output) +
+              list_null_buffers((*memory.work.over.declared)[step.work.kind],
+                                handed(memory, step, nullptr)) +
               '\n') {
     explain_accesses();
     pass_in_progress = text_.c_str();
@@ -318,12 +315,7 @@ template <class Call>
 auto call_explained(slot_guards const& guards, item const& step, Call call) {
   if (!guards.on())
     return call();
-  arena const& memory = guards.memory();
-  null_explainer const explained(step,
-                                 memory.context_of(step),
-                                 memory.input_of(step).data != nullptr,
-                                 memory.output_of(step).data != nullptr,
-                                 memory.work.over);
+  null_explainer const explained(guards.memory(), step);
   return call();
 }
 

@@ -258,6 +258,7 @@ struct thread_board {
   std::vector<host_memory> host_memories; // of what goes to the host and back
   bool moved = false;                     // memory, and stages have not been told yet
   std::vector<slot_guards> guards;        // [P], those of the plan of the step
+  carried_totals carried;                 // from step to step
   thread_share share;
   int active = 0;           // threads that begin a step
   bool long_passes = false; // in the last step
@@ -331,6 +332,14 @@ struct thread_board {
     plans[at] = std::move(added);
   }
 
+  //! The plan of a number. @throws std::invalid_argument where it may not run now.
+  [[nodiscard]] thread_plan& choose(plan_number which) {
+    check_number(which, plans.size());
+    thread_plan& next = *plans[static_cast<std::size_t>(which.index)];
+    carried.check(next.view);
+    return next;
+  }
+
   void begin_step(thread_plan& next) {
     if (now != &next) {
       now = &next;
@@ -351,8 +360,11 @@ struct thread_board {
     }
     if (chooses())
       use(long_passes ? devices : cores);
+    carried.put(slots(next, devices - 1));
     step_start = steady::now();
   }
+  //! When the step has come to its end.
+  void end_step() { carried.take(slots(*now, devices - 1), again.load(std::memory_order_relaxed)); }
 
   //! Before an errand or a step.
   void forget_failure() noexcept {

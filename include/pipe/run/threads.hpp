@@ -152,17 +152,14 @@ public:
   //! @sync returns when all devices have ended the step.
   void step(plan_number which = {}) {
     refuse_while_stuck();
-    detail::check_number(which, board_->plans.size());
-    detail::thread_plan& next = *board_->plans[static_cast<std::size_t>(which.index)];
-    carried_.check(next.view);
+    detail::thread_plan& next = board_->choose(which);
     if (board_->moved) {
       complete(detail::errand::tell);
       board_->moved = false;
     }
     board_->begin_step(next);
-    carried_.put(board_->slots(next, board_->devices - 1));
     complete(detail::errand::step);
-    carried_.take(board_->slots(next, board_->devices - 1), begins_again());
+    board_->end_step();
   }
 
   //! @brief True, as all stages run here. For programs that also run on ranks.
@@ -299,7 +296,6 @@ private:
   Stages* stages_;
   detail::thread_crew crew_;
   detail::thread_board* board_;
-  detail::carried_totals carried_;
   int stuck_device_ = nothing;
 };
 

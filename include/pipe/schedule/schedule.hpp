@@ -233,15 +233,6 @@ template <class Schedule>
 template <class Schedule>
 using adapted_type = std::remove_cvref_t<decltype(adapted(std::declval<Schedule const&>()))>;
 
-//! Where that flow is, for constants.
-template <class Schedule>
-inline constexpr flow const* flow_pointer = [] {
-  if constexpr (requires { Schedule::declared; })
-    return &Schedule::declared;
-  else
-    return &training;
-}();
-
 //! A schedule with a placement of its own: `device_of(shape, stage, route)` says where each
 //! stage is, and `arrange` gives `placement::custom` and the number of routes.
 template <class Schedule>

@@ -20,15 +20,6 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! The ends of what the stages of a group have made of a unit. Each of them waits for all of it.
-struct group_ends {
-  int line = nothing_before; //!< of the first of these stages; none has been looked at
-  int unit = 0;
-  int device = 0;           //!< where the last one ended
-  double latest = 0;        //!< when it ended
-  double elsewhere = never; //!< the latest end on other devices
-};
-
 //! The state of a simulation.
 struct simulation {
   place_map const& map;
@@ -41,7 +32,6 @@ struct simulation {
   owned<double> free_from;       //!< [rows], when each row has ended its last pass
   owned<int> waits_for_row;      //!< [rows], a row can go on when this row
   owned<entry_number> waits_for; //!< [rows], has come past this entry; `no_entry` is never
-  group_ends joined{};           //!< of the group and unit that were looked at last
 
   constexpr simulation(entered_rows const& entered,
                        int const* begins,
@@ -77,50 +67,6 @@ ended_on(simulation& state, int row, entry_number entry, int line, int unit) noe
   return state.end_of(source, wanted);
 }
 
-//! Looks at what all stages of a group have made, where they were not looked at before. False where
-//! one has not ended.
-//! @pre needed.in_group()
-[[nodiscard]] constexpr bool
-join(simulation& state, int row, entry_number entry, dependency_list const& needed) noexcept {
-  dependency const first = needed[0];
-  if (state.joined.line == first.line && state.joined.unit == first.unit)
-    return true;
-  group_ends found{first.line, first.unit};
-  for (int k = 0; k < needed.others(); ++k) {
-    dependency const from = needed[k];
-    double const ended = ended_on(state, row, entry, from.line, from.unit);
-    if (ended == never)
-      return false;
-    int const device = state.map.holders[from.line];
-    if (k > 0 && ended <= found.latest) {
-      if (device != found.device)
-        found.elsewhere = std::max(found.elsewhere, ended);
-      continue;
-    }
-    if (k > 0 && device != found.device)
-      found.elsewhere = found.latest;
-    found.device = device;
-    found.latest = ended;
-  }
-  state.joined = found;
-  return true;
-}
-
-//! When all that a group has made is on the device of a stage of it.
-//! @pre join
-[[nodiscard]] constexpr double joined_at(simulation const& state, int row, int stage) noexcept {
-  int const device = row % state.map.over.extents.devices;
-  auto const after = [&](double end, double message) {
-    return end + transfer_time(state.map.over, state.messages.groups, message, stage, stage);
-  };
-  group_ends const& all = state.joined;
-  if (all.device != device)
-    return after(all.latest, state.messages.latency);
-  double const here = after(all.latest, 0);
-  return all.elsewhere == never ? here
-                                : std::max(here, after(all.elsewhere, state.messages.latency));
-}
-
 //! When all that an entry waits for is there, or `never`.
 [[nodiscard]] constexpr double ready_at(simulation& state, int row, entry_number entry) noexcept {
   pass const& what = state.rows[row].passes[entry];
@@ -128,15 +74,7 @@ join(simulation& state, int row, entry_number entry, dependency_list const& need
   int const device = row % state.map.over.extents.devices;
   dependency_list const needed = dependencies(state.map.over, what);
   double latest = 0;
-  int k = 0;
-  bool const alike = state.messages.links == nullptr || state.messages.groups.reduce >= 0;
-  if (needed.in_group() && alike) { // from every stage of the group
-    if (!join(state, row, behind, needed))
-      return never;
-    latest = joined_at(state, row, what.stage);
-    k = needed.others();
-  }
-  for (; k < needed.count; ++k) {
+  for (int k = 0; k < needed.count; ++k) {
     dependency const from = needed[k];
     double const ended = ended_on(state, row, behind, from.line, from.unit);
     if (ended == never)

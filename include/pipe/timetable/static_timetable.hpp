@@ -204,7 +204,7 @@ struct timed {
     return result;
   }();
   static constexpr pipeline_view over{extents,
-                                      flow_pointer<Schedule>,
+                                      &flow_of<Schedule>(),
                                       holder_total > 0 ? tables.holders : nullptr,
                                       unit_total > 0 ? tables.first_units : nullptr};
   static constexpr int rows = over.row_count();

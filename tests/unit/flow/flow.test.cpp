@@ -88,7 +88,7 @@ TEST_CASE("what a unit needs: of all sets of kinds of training, two") {
   int complete = 0;
   for (unsigned kinds = 1; kinds < 16; ++kinds) {
     auto const set = static_cast<pp::detail::flow_set>(kinds);
-    bool const by_rows = pp::detail::makes_rows_once(pp::training, set);
+    bool const by_rows = pp::detail::find_wrong_row(pp::training, set) == pp::nothing;
     CHECK((by_rows && uses_all_data(pp::training, set)) == by_rows);
     complete += by_rows ? 1 : 0;
   }
@@ -104,7 +104,7 @@ TEST_CASE("of all sets of kinds in less memory, those are complete that keep, re
         if (pp::detail::frugal_training.kinds[kind].letter == *at)
           kinds |= 1U << static_cast<unsigned>(kind);
     auto const set = static_cast<pp::detail::flow_set>(kinds);
-    return pp::detail::makes_rows_once(pp::detail::frugal_training, set) &&
+    return pp::detail::find_wrong_row(pp::detail::frugal_training, set) == pp::nothing &&
            uses_all_data(pp::detail::frugal_training, set);
   };
   for (char const* const good : {"FB", "FIW", "KRB", "KRIW", "HOQLB", "HOQLIW"})

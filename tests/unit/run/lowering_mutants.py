@@ -81,8 +81,8 @@ MUTANTS = [
      "        if (!emitted_[at(needed.index(k))] && !PLANTED)"),
     ("offer the compute engine alone what has arrived", ORDER, "other < table_.rows();",
      "other < (PLANTED ? devices : table_.rows());"),
-    ("lay out one slot too few", DEVICE, "    layouts[of].count = state.pools[of].count;",
-     "    layouts[of].count = state.pools[of].count - (PLANTED && state.pools[of].count > 0 ? 1 : 0);"),
+    ("lay out one slot too few", DEVICE, "      layouts[of].count = pools_[of].count;",
+     "      layouts[of].count = pools_[of].count - (PLANTED && pools_[of].count > 0 ? 1 : 0);"),
 ]
 
 

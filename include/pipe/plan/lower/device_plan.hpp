@@ -32,17 +32,26 @@ namespace pipelining::inline v0_3::detail {
 //! The slot that has been free the longest is taken first, so that what still leaves it (a message)
 //! is likely gone.
 struct slot_pool {
-  int* freed = nullptr; //!< [2 items of the device], slots in the order of their release
-  int* released =
-    nullptr; //!< [2 items of the device], by slot: the item that released it last, or `nothing`
-  //! [items of the device][most readers], by slot: the items that have read its content, where
-  //! several streams can; else null.
-  int* readers = nullptr;
+  reused_scratch<int> freed;    //!< [releases], slots in the order of their release
+  reused_scratch<int> released; //!< by slot: the item that released it last, or `nothing`
+  //! [releases][most readers], by slot: the items that have read its content, where several streams
+  //! can; else null.
+  reused_scratch<int> readers;
   int first = 0;      //!< of freed, the slot to take next
   int last = 0;       //!< one after the last of freed
   int count = 0;      //!< slots that exist
   int peak = nothing; //!< the item that was the first to need that many
 
+  //! Begins a device: there are no slots.
+  //! @param room for releases. @param read for their readers
+  constexpr void reset(int room, int read) {
+    freed.get(room);
+    released.get(room);
+    if (read > 0)
+      readers.get(read);
+    first = last = count = 0;
+    peak = nothing;
+  }
   //! A slot for an item: the one that has been free the longest, or a new one.
   [[nodiscard]] constexpr int take(int item_index) noexcept {
     if (first == last) {
@@ -65,8 +74,8 @@ struct slot_pool {
 //! @brief The last users of slots of the classes that no pass uses: tied gradients, then totals,
 //! then copied gradients.
 struct slot_uses {
-  int* writer = nullptr; //!< [slots] items of the device, or `nothing`
-  int* reader = nullptr; //!< [slots]
+  reused_scratch<int> writer; //!< [slots] items of the device, or `nothing`
+  reused_scratch<int> reader; //!< [slots]
 };
 
 //! The most slots of these classes that a device may have.
@@ -110,23 +119,6 @@ private:
   std::vector<std::vector<int>> held_; // stages by device, in ascending order; of chains
 };
 
-//! @brief The state of a `slot_walk`: the pools of one device and the slots of the instances that
-//! it may hold.
-struct slot_state {
-  data_uses const& uses;         //!< what its kinds do with data
-  bool evaluates = false;        //!< no backward passes: nothing is kept for them
-  slot_pool pools[slot_classes]; //!< by class
-  held_datum* held;              //!< [rows of the device][data][units], where each instance is
-  int const* rows;               //!< [S], as in `stage_rows`
-  int* sent;          //!< [items of the device], sends and copies whose slot is not free yet
-  int* carried;       //!< [items of the device], of a message the instance that it carries
-  slot_uses others{}; //!< of slots that no pass uses; null where the plan has none
-  item_times times{}; //!< when steps start and end
-  //! [instances][most readers], who reads them: sends, then the last pass of each engine. Null
-  //! where no two streams read the same.
-  int* readers = nullptr;
-};
-
 //! @brief The most items that an item needs: the makers of its inputs, and the last users of the
 //! slots that it takes. In a chain an item needs one for each effect. In a graph of width w, and
 //! where several engines read the same, all readers leave a slot, and a pass fills one for each
@@ -140,7 +132,7 @@ struct slot_state {
 }
 
 //! @brief Gives every item of a device its slots, and its waits for the items whose slots or
-//! results it takes over.
+//! results it takes over; one device after the other, each in the memory of the one before.
 //!
 //! A pass takes slots at its start for the data that it makes. At its end it gives back the slots
 //! of data that it frees, or reads as the last. The method is greedy interval colouring in program
@@ -152,16 +144,67 @@ struct slot_state {
 //! (folklore).
 class slot_walk {
 public:
-  constexpr slot_walk(slot_state& state, program& work, wait_list& waits) noexcept
-      : state_(state), uses_(state.uses), over_(state.uses.over),
-        declared_(*state.uses.over.declared), work_(work), waits_(waits) {}
+  //! @param evaluates no backward passes: nothing is kept for them
+  //! @param hooks whether there are steps that are not about passes
+  slot_walk(data_uses const& uses, bool evaluates, bool hooks)
+      : uses_(uses), over_(uses.over), declared_(*uses.over.declared), evaluates_(evaluates),
+        given_count_(hooks ? given_slots(uses.over.extents) : 0), rows_(uses.over),
+        waits_(uses.over, most_needs(uses)) {
+    for (int line = 0; line < uses.lines; ++line)
+      if (datum const& of = declared_.data[uses.datum_on[line]]; of.lives != residence::nowhere)
+        used_[of.pool] = used_[of.arrives_in] = true;
+  }
 
-  constexpr void run() noexcept {
+  //! @param before waits of the devices before. @param layouts receive counts of slots
+  //! @return of messages the instances that they carry
+  int const* run(program const& work,
+                 int device,
+                 int streams,
+                 item_times const& times,
+                 int before,
+                 slot_layout* layouts) {
+    work_ = work;
+    times_ = times;
+    at_ = {};
+    begin(rows_.number(device) * uses_.row_size);
+    waits_.reset(work.items, work.count, streams, before);
+    walk();
+    for (int of = 0; of < slot_classes; ++of) {
+      layouts[of].count = pools_[of].count;
+      layouts[of].peak_item = pools_[of].peak;
+    }
+    return carried_;
+  }
+  //! Those of the last device.
+  [[nodiscard]] std::span<int const> waits() const noexcept {
+    return {static_cast<int const*>(waits_.waits), static_cast<std::size_t>(waits_.count)};
+  }
+
+private:
+  //! @param instances of data that the device may hold
+  void begin(int instances) {
+    int const room = uses_.most_taken * work_.count; // releases of a pool
+    int const read = uses_.shares_reads() ? room * uses_.most_readers : 0;
+    for (int of = 0; of < slot_classes; ++of)
+      pools_[of].reset(used_[of] ? room : 0, used_[of] ? read : 0);
+    // Where readers are counted, or an order may be looked up, no instance is as a device left it.
+    if (over_.edges == nullptr && (!uses_.read_once || declared_.engines > 1))
+      held_.get(instances, {});
+    else
+      held_.get(instances);
+    if (read > 0)
+      held_readers_.get(instances * uses_.most_readers);
+    sent_.get(work_.count);
+    carried_.get(work_.count);
+    given_.writer.get(given_count_, nothing);
+    given_.reader.get(given_count_, nothing);
+  }
+
+  void walk() noexcept {
     for (int i = 0; i < work_.count; ++i)
       if (item const& step = work_.items[i]; step.about == subject::pass) {
         if (step.what != operation::run)
-          state_.carried[i] =
-            uses_.product(step.work, row_of(step.work), work_.message_of(step).number);
+          carried_[i] = uses_.product(step.work, row_of(step.work), work_.message_of(step).number);
         if (!uses_.read_once)
           count_readers(step, i);
       }
@@ -179,48 +222,40 @@ public:
     }
   }
 
-private:
-  [[nodiscard]] constexpr slot_pool& pool(slot_class of) noexcept {
-    return state_.pools[static_cast<int>(of)];
-  }
-  [[nodiscard]] constexpr int row_of(pass const& work) const noexcept {
-    return state_.rows[work.stage];
-  }
-  [[nodiscard]] constexpr held_datum&
+  [[nodiscard]] int row_of(pass const& work) const noexcept { return rows_.rows()[work.stage]; }
+  [[nodiscard]] held_datum&
   held(data_use const& use, pass const& work, pass_place const& place, int number = 0) noexcept {
-    return state_.held[uses_.index(use, work, place, number)];
+    return held_[uses_.index(use, work, place, number)];
   }
   //! The instance that a message carries.
-  [[nodiscard]] constexpr held_datum& product_of(int message) noexcept {
-    return state_.held[state_.carried[message]];
-  }
+  [[nodiscard]] held_datum& product_of(int message) noexcept { return held_[carried_[message]]; }
 
   //! Uses slots that are given, one after the other, to read or to write. A reader needs the one
   //! before it, so that the last stands for all.
-  constexpr void use_given(int i, use const& given) noexcept {
+  void use_given(int i, use const& given) noexcept {
     int const stage_count = over_.extents.stages();
     bool const of_totals = given.of == slot_class::totals;
     bool const tied = given.of == slot_class::tied_gradient;
     int const slots = of_totals ? stage_count
                       : tied    ? 2
                                 : copies_of(over_, work_.items[i].work.stage);
-    if (slot_pool& from = pool(given.of); from.count < slots) {
+    if (slot_pool& from = pools_[static_cast<int>(given.of)]; from.count < slots) {
       from.count = slots;
       from.peak = i;
     }
     int const first = given.index + (of_totals ? 2 : tied ? 0 : 2 + stage_count);
     bool const writes = given.at == slot_place::outputs;
     for (int key = first; key < first + given.count; ++key) {
-      waits_.need_latest(i, state_.others.writer[key]);
-      waits_.need_latest(i, state_.others.reader[key]);
-      (writes ? state_.others.writer : state_.others.reader)[key] = i;
+      waits_.need_latest(i, given_.writer[key]);
+      waits_.need_latest(i, given_.reader[key]);
+      (writes ? given_.writer : given_.reader)[key] = i;
       if (writes)
-        state_.others.reader[key] = nothing;
+        given_.reader[key] = nothing;
     }
   }
 
   //! Every read of what may leave a device counts, so that the last one is known.
-  constexpr void count_readers(item const& step, int i) noexcept {
+  void count_readers(item const& step, int i) noexcept {
     if (step.what == operation::send)
       count_reader(product_of(i));
     if (step.what != operation::run)
@@ -233,8 +268,8 @@ private:
     }
   }
 
-  constexpr void take(held_datum& into, int pool_number, int i) noexcept {
-    slot_pool& from = state_.pools[pool_number];
+  void take(held_datum& into, int pool_number, int i) noexcept {
+    slot_pool& from = pools_[pool_number];
     into.slot = from.take(i);
     into.pool = static_cast<std::uint16_t>(pool_number);
     into.maker = i;
@@ -243,15 +278,15 @@ private:
       for (int k = 0; k < uses_.most_readers; ++k)
         waits_.need(i, from.readers[into.slot * uses_.most_readers + k]);
   }
-  constexpr void give_back(held_datum const& what, int i) noexcept {
-    slot_pool& pool = state_.pools[what.pool];
+  void give_back(held_datum const& what, int i) noexcept {
+    slot_pool& pool = pools_[what.pool];
     pool.release(what.slot, i);
     for (int k = 0; pool.readers != nullptr && k < uses_.most_readers; ++k)
       pool.readers[what.slot * uses_.most_readers + k] = nothing;
   }
   //! One reader less; the last one gives the slot back. Readers on other streams may end after it,
   //! so the next user of the slot waits for them too.
-  constexpr void read_once(held_datum& what, int i) noexcept {
+  void read_once(held_datum& what, int i) noexcept {
     int* const readers = readers_of(what);
     if (readers != nullptr) {
       item const& step = work_.items[i];
@@ -265,18 +300,18 @@ private:
       return;
     give_back(what, i);
     for (int k = 0; readers != nullptr && k < uses_.most_readers; ++k)
-      state_.pools[what.pool].readers[what.slot * uses_.most_readers + k] = readers[k];
+      pools_[what.pool].readers[what.slot * uses_.most_readers + k] = readers[k];
   }
   //! The row of a device that the engine of a pass is.
-  [[nodiscard]] constexpr int engine_of(item const& step) const noexcept {
+  [[nodiscard]] int engine_of(item const& step) const noexcept {
     return declared_.engine_row[static_cast<int>(declared_[step.work.kind].on)];
   }
-  [[nodiscard]] constexpr int* readers_of(held_datum const& what) noexcept {
-    return state_.readers == nullptr ? nullptr
-                                     : state_.readers + (&what - state_.held) * uses_.most_readers;
+  [[nodiscard]] int* readers_of(held_datum const& what) noexcept {
+    return held_readers_ == nullptr ? nullptr
+                                    : held_readers_ + (&what - held_) * uses_.most_readers;
   }
   //! One reader more of what may leave a device.
-  constexpr void count_reader(held_datum& what) noexcept {
+  void count_reader(held_datum& what) noexcept {
     bool const first = what.maker != made_by_reader;
     what.reads = static_cast<std::uint16_t>(first ? 1 : what.reads + 1);
     what.maker = made_by_reader;
@@ -286,82 +321,80 @@ private:
   }
 
   //! A step that is no pass of the compute engine.
-  constexpr void run_other(item const& step, int i) noexcept {
+  void run_other(item const& step, int i) noexcept {
     if (step.about != subject::pass) {
       if (step.what == operation::run)
-        waits_.need(i, last_scatter_);
+        waits_.need(i, at_.last_scatter);
       use_given(i, work_.uses_of(step)[0]);
     } else if (step.what == operation::send) {
       held_datum const& made = product_of(i);
       work_.uses[step.first_use] = in_slot(made, slot_place::inputs);
       waits_.need(i, made.maker);
-      state_.sent[sent_count_] = i;
-      ++sent_count_;
+      sent_[at_.sent_count] = i;
+      ++at_.sent_count;
     } else if (step.what == operation::receive) {
       held_datum& arrives = product_of(i);
-      take(arrives, declared_.data[uses_.datum_of(state_.carried[i])].arrives_in, i);
+      take(arrives, declared_.data[uses_.datum_of(carried_[i])].arrives_in, i);
       work_.uses[step.first_use] = in_slot(arrives, slot_place::outputs);
     } else {
-      last_scatter_ = step.completes_stage ? i : last_scatter_;
+      at_.last_scatter = step.completes_stage ? i : at_.last_scatter;
       run_beside(i);
     }
   }
 
   //! Passes of the compute engine that start together. All take before any gives back: no pass ever
   //! writes over what it, or the other half of a composite pass, reads.
-  constexpr void compute(int first, int end) noexcept {
-    for (; first_sent_ < sent_before_run_; ++first_sent_)
-      read_once(product_of(state_.sent[first_sent_]), state_.sent[first_sent_]);
-    if (state_.times.starts != nullptr)
-      take_beside(state_.times.starts[first]);
-    if (running_count_ > 0)
-      end_beside(state_.times.starts == nullptr ? 0 : state_.times.starts[first]);
+  void compute(int first, int end) noexcept {
+    for (; at_.first_sent < at_.sent_before_run; ++at_.first_sent)
+      read_once(product_of(sent_[at_.first_sent]), sent_[at_.first_sent]);
+    if (times_.starts != nullptr)
+      take_beside(times_.starts[first]);
+    if (at_.running_count > 0)
+      end_beside(times_.starts == nullptr ? 0 : times_.starts[first]);
     for (int i = first; i < end; ++i)
       hand_slots<true, true>(i);
-    if (state_.times.ends != nullptr)
-      take_beside(state_.times.ends[first]);
+    if (times_.ends != nullptr)
+      take_beside(times_.ends[first]);
     for (int i = first; i < end; ++i)
       give_back_after(i);
-    sent_before_run_ = sent_count_;
+    at_.sent_before_run = at_.sent_count;
   }
 
   //! A pass of another engine holds its slots from its start to its end, whatever stands between
   //! them in the program. It has started before its turn where a pass of the compute engine runs
   //! longer.
-  constexpr void run_beside(int i) noexcept {
-    if (i >= next_beside_) {
-      if (state_.times.starts != nullptr)
-        end_beside(state_.times.starts[i]);
+  void run_beside(int i) noexcept {
+    if (i >= at_.next_beside) {
+      if (times_.starts != nullptr)
+        end_beside(times_.starts[i]);
       hand_slots<true, false>(i);
-      next_beside_ = i + 1;
+      at_.next_beside = i + 1;
     }
     hand_slots<false, true>(i);
-    running_item(running_count_++) = i;
+    running_item(at_.running_count++) = i;
   }
   //! Takes the slots of passes of other engines that start before a time.
-  constexpr void take_beside(double before) noexcept {
-    for (; next_beside_ < work_.count; ++next_beside_) {
-      item const& step = work_.items[next_beside_];
+  void take_beside(double before) noexcept {
+    for (; at_.next_beside < work_.count; ++at_.next_beside) {
+      item const& step = work_.items[at_.next_beside];
       if (!runs_beside(step) || step.about != subject::pass)
         continue;
-      if (state_.times.starts[next_beside_] >= before)
+      if (times_.starts[at_.next_beside] >= before)
         return;
-      end_beside(state_.times.starts[next_beside_]);
-      hand_slots<true, false>(next_beside_);
+      end_beside(times_.starts[at_.next_beside]);
+      hand_slots<true, false>(at_.next_beside);
     }
   }
   //! The `number`-th pass of another engine. These stand at the end of the list of sends.
-  [[nodiscard]] constexpr int& running_item(int number) noexcept {
-    return state_.sent[work_.count - 1 - number];
-  }
+  [[nodiscard]] int& running_item(int number) noexcept { return sent_[work_.count - 1 - number]; }
   //! Gives back after passes that have ended; the passes of one engine end in their order.
-  constexpr void end_beside(double now) noexcept {
+  void end_beside(double now) noexcept {
     for (int on = 1; on < flow::engine_count; ++on)
-      for (int& next = first_running_[on]; next < running_count_; ++next) {
+      for (int& next = at_.first_running[on]; next < at_.running_count; ++next) {
         int const i = running_item(next);
         if (declared_[work_.items[i].work.kind].on != static_cast<engine>(on))
           continue;
-        if (state_.times.ends != nullptr && state_.times.ends[i] > now)
+        if (times_.ends != nullptr && times_.ends[i] > now)
           break;
         give_back_after(i);
       }
@@ -370,7 +403,7 @@ private:
   //! Takes the slots of data that a pass brings to life, and looks up the data that it goes on
   //! using or reads. Data without a slot say which pass runs first.
   template <bool Takes, bool LooksUp>
-  constexpr void hand_slots(int i) noexcept {
+  void hand_slots(int i) noexcept {
     item const& step = work_.items[i];
     pass const& work = step.work;
     pass_place const place = uses_.place_of(work, row_of(work));
@@ -398,11 +431,11 @@ private:
     }
   }
   //! Gives back data of which a pass is the last user.
-  constexpr void give_back_after(int i) noexcept {
+  void give_back_after(int i) noexcept {
     pass const& work = work_.items[i].work;
     pass_place const place = uses_.place_of(work, row_of(work));
     for (data_use const& use : uses_[work]) {
-      if (!uses_.gives_back(use, work, state_.evaluates))
+      if (!uses_.gives_back(use, work, evaluates_))
         continue;
       if (use.stage == 0)
         give_back(held(use, work, place), i);
@@ -416,19 +449,36 @@ private:
     return {static_cast<slot_class>(what.pool), place, 1, what.slot, 0};
   }
 
-  slot_state& state_;
+  //! Where a walk is in its device.
+  struct position {
+    int first_sent = 0;
+    int sent_count = 0;
+    int sent_before_run = 0; // sends that the pass now in the program has let overlap
+    int first_running[flow::engine_count]{}; // of each engine's passes that run, or have ended
+    int running_count = 0;
+    int next_beside = 0;        // the next pass of another engine that has not taken its slots
+    int last_scatter = nothing; // what follows complete gradients runs after it
+  };
+
   data_uses const& uses_;
   pipeline_view const& over_;
   flow const& declared_;
-  program& work_;
-  wait_list& waits_;
-  int first_sent_ = 0;
-  int sent_count_ = 0;
-  int sent_before_run_ = 0; // sends that the pass now in the program has let overlap
-  int first_running_[flow::engine_count]{}; // of the passes of each engine that run, or have ended
-  int running_count_ = 0;
-  int next_beside_ = 0;        // the next pass of another engine that has not taken its slots
-  int last_scatter_ = nothing; // what follows complete gradients runs after it
+  bool evaluates_;
+  int given_count_;
+  bool used_[slot_classes]{}; // pools
+  stage_rows rows_;
+  program work_{};
+  item_times times_{};
+  position at_{};
+  wait_list waits_;
+  slot_pool pools_[slot_classes];   // by class
+  slot_uses given_;                 // of slots that no pass uses
+  reused_scratch<held_datum> held_; // [rows of the device][data][units], where each instance is
+  reused_scratch<int> sent_; // [items of the device], sends and copies whose slot is not free yet
+  reused_scratch<int> carried_; // [items of the device], of a message the instance that it carries
+  //! [instances][most readers], who reads them: sends, then the last pass of each engine. Null
+  //! where no two streams read the same.
+  reused_scratch<int> held_readers_;
 };
 
 //! Marks the pass of every stage after which its weight gradients are complete.
@@ -444,18 +494,12 @@ constexpr void mark_complete_stages(data_uses const& uses, program& work) noexce
   }
 }
 
-//! Completes the items of one device after the other, each in the memory of the one before.
+//! Completes the items of one device after the other.
 class device_lowering {
 public:
   //! @param hooks whether there are steps that are not about passes
   device_lowering(data_uses const& uses, bool evaluates, bool hooks)
-      : uses_(uses), evaluates_(evaluates),
-        given_count_(hooks ? given_slots(uses.over.extents) : 0), rows_(uses.over) {
-    for (int line = 0; line < uses.lines; ++line)
-      if (datum const& of = uses.over.declared->data[uses.datum_on[line]];
-          of.lives != residence::nowhere)
-        used_[of.pool] = used_[of.arrives_in] = true;
-  }
+      : uses_(uses), slots_(uses, evaluates, hooks) {}
 
   //! @param result receives the layouts, lanes and arenas of the device
   //! @param waits of the devices before, receives those of the device.
@@ -471,21 +515,10 @@ public:
       work, device, over.extents.devices, lines_.get(2 * over.extents.devices));
     assign_copy_lanes(work, *over.declared, lanes);
     mark_complete_stages(uses_, work);
-    int const per_item = most_needs(uses_);
-    bool const ahead = over.declared->engines > 1;
-    int const waiting = ahead ? work.count : 1;
-    wait_list found{work.items,
-                    clocks_.get(work.count, lanes + over.declared->engines),
-                    ahead,
-                    needs_.get(waiting * per_item),
-                    per_item,
-                    need_counts_.get(waiting, 0),
-                    waits_.get(work.count * most_waits(over)),
-                    static_cast<int>(waits.size())};
-    found.clock.reset();
     slot_layout* const layouts = result.layouts.data() + device * slot_classes;
-    int const* const carried = give_slots(work, device, times, layouts, found);
-    waits.insert(waits.end(), found.waits, found.waits + found.count);
+    int const* const carried = slots_.run(
+      work, device, lanes + over.declared->engines, times, static_cast<int>(waits.size()), layouts);
+    waits.insert(waits.end(), slots_.waits().begin(), slots_.waits().end());
     auto const at = static_cast<std::size_t>(device);
     arena_sizes const arenas = lay_out(uses_, work, carried, sizes, layouts);
     result.arena_bytes[at] = arenas.device;
@@ -494,50 +527,9 @@ public:
   }
 
 private:
-  //! Gives the items their slots and waits.
-  //! @return of messages the instances that they carry
-  int const* give_slots(
-    program& work, int device, item_times const& times, slot_layout* layouts, wait_list& waits) {
-    int const room = uses_.most_taken * work.count; // releases of a pool
-    int const readers = uses_.shares_reads() ? room * uses_.most_readers : 0;
-    int const instances = rows_.number(device) * uses_.row_size;
-    // Where readers are counted, or an order may be looked up, no instance is as a device left it.
-    bool const anew =
-      uses_.over.edges == nullptr && (!uses_.read_once || uses_.over.declared->engines > 1);
-    slot_state state{uses_,
-                     evaluates_,
-                     {},
-                     anew ? held_.get(instances, {}) : held_.get(instances),
-                     rows_.rows(),
-                     sent_.get(work.count),
-                     carried_.get(work.count),
-                     {writers_.get(given_count_, nothing), readers_.get(given_count_, nothing)},
-                     times,
-                     readers == 0 ? nullptr : held_readers_.get(instances * uses_.most_readers)};
-    for (int of = 0; of < slot_classes; ++of)
-      if (used_[of])
-        state.pools[of] = {freed_[of].get(room),
-                           released_[of].get(room),
-                           readers == 0 ? nullptr : slot_readers_[of].get(readers)};
-    slot_walk(state, work, waits).run();
-    for (int of = 0; of < slot_classes; ++of) {
-      layouts[of].count = state.pools[of].count;
-      layouts[of].peak_item = state.pools[of].peak;
-    }
-    return state.carried;
-  }
-
   data_uses const& uses_;
-  bool evaluates_;
-  int given_count_;
-  stage_rows rows_;
-  bool used_[slot_classes]{}; // pools
-  reused_scratch<held_datum> held_;
-  clock_space clocks_;
+  slot_walk slots_;
   reused_scratch<message_line> lines_;
-  reused_scratch<int> waits_, needs_, need_counts_, sent_, carried_, writers_, readers_,
-    held_readers_;
-  reused_scratch<int> freed_[slot_classes], released_[slot_classes], slot_readers_[slot_classes];
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -17,7 +17,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -30,18 +29,9 @@ namespace pipelining::inline v0_3::detail {
   return last > 0 && (stage == 0 || stage == last);
 }
 
-//! @brief Checks that a placement suits the hooks that the sizes ask for.
-//! @throws std::invalid_argument with one sentence.
-constexpr void check_hooks(shape const& extents,
-                           std::int64_t tied_bytes,
-                           std::int64_t totals_bytes,
-                           step_validation validation) {
-  if (tied_bytes < 0 || totals_bytes < 0)
-    throw std::invalid_argument("plan: tied_bytes and totals_bytes must not be negative");
-  if (extents.routes() > 1 && validation != step_validation::at_once)
-    throw std::invalid_argument(
-      "plan: early steps of the optimizer need one copy of every stage, but this placement keeps "
-      "several, which add up their gradients first; lower with step_validation::at_once");
+//! True for a plan in which the gradients of copies of stages are added up.
+[[nodiscard]] constexpr bool adds_copies(plan const& to) noexcept {
+  return !to.evaluates && to.over.extents.routes() > 1;
 }
 
 //! @brief Places the steps that follow complete gradients into the global order of passes and
@@ -55,14 +45,9 @@ constexpr void check_hooks(shape const& extents,
 //! last device, and come back in the plan that follows.
 struct hook_placement {
   timetable_view table;        //!< what the plan is made of
-  bool tied;                   //!< first and last stage share a weight
-  bool totals;                 //!< stages contribute rows
-  bool updates;                //!< steps of the optimizer come last; an evaluation has none
-  bool copies;                 //!< stages have several copies that are trained
-  step_validation validation;  //!< of the steps of the optimizer
+  plan& to;                    //!< says which steps it has, and counts messages that no pass makes
   std::vector<event> events;   //!< the global order of passes and messages
   std::vector<event> placed{}; //!< with these steps
-  int messages = 0;            //!< placed that no pass makes
   int unvalidated = 0; //!< devices, from device 0 on, that have not validated the step before
 
   //! The pass of an event; of a message, the one that makes it.
@@ -106,7 +91,7 @@ inline void push_message(hook_placement& work,
                          .about = about,
                          .stage = stage,
                          .rows = rows,
-                         .number = work.messages++});
+                         .number = work.to.other_messages++});
 }
 
 //! Validates the step before on all devices down to one, from the last one on: each hands the rows
@@ -285,7 +270,7 @@ inline void place_rows(hook_placement& work, int from, int to) {
 //! the last device; each steps once it has the rows of the devices before it.
 inline void place_totals(hook_placement& work) {
   shape const& extents = work.table.over.extents;
-  bool const early = steps_early(work.validation);
+  bool const early = steps_early(work.to.validation);
   for (int i = 0; i < extents.devices; ++i) {
     int const device = early ? i : extents.devices - 1 - i;
     push_stages(work, subject::contribution, device);
@@ -296,7 +281,7 @@ inline void place_totals(hook_placement& work) {
   }
   for (int device = 0; device + 1 < extents.devices && !early; ++device)
     push_message(work, subject::spread, device, device + 1, 0, extents.stages());
-  for (int stage = 0; stage < extents.stages() && !early && work.updates; ++stage)
+  for (int stage = 0; stage < extents.stages() && !early && !work.to.evaluates; ++stage)
     push_copies(work, subject::update, stage);
 }
 
@@ -304,9 +289,10 @@ inline void place_totals(hook_placement& work) {
 //! @complexity O(n + P S) for n events.
 inline void place_hooks(hook_placement& work) {
   work.placed.reserve(work.events.size());
-  work.unvalidated = validates(work.validation) ? work.table.over.extents.devices : 0;
-  bool const ties = work.tied && work.table.over.extents.stages() > 1;
-  if (work.copies) {
+  shape const& extents = work.table.over.extents;
+  work.unvalidated = validates(work.to.validation) ? extents.devices : 0;
+  bool const ties = work.to.tied_bytes > 0 && extents.stages() > 1;
+  if (adds_copies(work.to)) {
     place_added_copies(work);
     if (ties)
       place_tied_copies(work);
@@ -316,7 +302,7 @@ inline void place_hooks(hook_placement& work) {
     for (std::size_t i = 0; i < work.events.size(); ++i)
       push_event(work, i);
   place_validations(work, 0);
-  if (work.totals && work.validation != step_validation::last)
+  if (work.to.totals_bytes > 0 && work.to.validation != step_validation::last)
     place_totals(work);
 }
 

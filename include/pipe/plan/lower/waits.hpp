@@ -21,14 +21,19 @@ namespace pipelining::inline v0_3::detail {
 //! Vector clocks: for each item and each stream the last item of that stream known to be complete
 //! when it starts. A stream learns of others only where it waits, so many items share a row.
 struct stream_clocks {
-  int* rows;   // [items + streams][streams]
-  int* row_of; // [items], where in rows
-  int* now;    // [streams], where in rows that of each stream is
-  int streams;
+  reused_scratch<int> rows;   // [items + streams][streams]
+  reused_scratch<int> row_of; // [items], where in rows
+  reused_scratch<int> now;    // [streams], where in rows that of each stream is
+  int streams = 0;
   int used = 0; // of rows
 
-  constexpr void reset() noexcept {
+  //! Begins a device, of which nothing is known.
+  constexpr void reset(int items, int stream_count) {
+    streams = stream_count;
     used = streams * streams;
+    rows.get((items + streams) * streams);
+    row_of.get(items);
+    now.get(streams);
     for (int at = 0; at < used; ++at)
       rows[at] = nothing;
     for (int stream = 0; stream < streams; ++stream)
@@ -62,17 +67,6 @@ struct stream_clocks {
   }
 };
 
-//! Scratch for the clocks of a device. The next device uses it again.
-struct clock_space {
-  reused_scratch<int> rows;
-  reused_scratch<int> row_of;
-  reused_scratch<int> now;
-
-  [[nodiscard]] constexpr stream_clocks get(int items, int streams) {
-    return {rows.get((items + streams) * streams), row_of.get(items), now.get(streams), streams};
-  }
-};
-
 //! @brief The waits of a device, found as its groups go by: what their items need, without what the
 //! order of a stream or another wait implies. None of the others can be dropped.
 //!
@@ -82,19 +76,35 @@ struct clock_space {
 //! @source own derivation: the transitive reduction of a partial order of L chains, by vector
 //! clocks.
 struct wait_list {
-  item* items; // of the device
-  stream_clocks clock;
-  bool ahead; // items after the group may need some: each has a row of needs, else there is one
-  int* needs; // [rows][most_needs]: those of a group at its first item, the latest first
-  int most_needs;
-  int* need_counts; // [rows], 0
-  int* waits;       // of this device, all items together
-  int first;        // waits of the devices before
+  int most_needs; // of an item
+  int most;       // waits of an item, on average
+  bool ahead;     // items after the group may need some: each has a row of needs, else there is one
+  stream_clocks clock{};
+  reused_scratch<int> needs{}; // [rows][most_needs]: of a group at its first item, the latest first
+  reused_scratch<int> need_counts{}; // [rows], 0
+  reused_scratch<int> waits{};       // of this device, all items together
+  item* items = nullptr;             // of the device
+  int first = 0;                     // waits of the devices before
   int count = 0;
   int group = 0;     // where the one that goes by begins
   int after = 0;     // where it ends
   int group_row = 0; // of its needs
 
+  constexpr wait_list(pipeline_view const& over, int needed)
+      : most_needs(needed), most(most_waits(over)), ahead(over.declared->engines > 1) {}
+
+  //! Begins a device.
+  //! @param before waits of the devices before
+  constexpr void reset(item* of, int item_count, int streams, int before) {
+    int const rows = ahead ? item_count : 1;
+    clock.reset(item_count, streams);
+    needs.get(rows * most_needs);
+    need_counts.get(rows, 0);
+    waits.get(item_count * most);
+    items = of;
+    first = before;
+    count = 0;
+  }
   constexpr void begin(int first_item, int end) noexcept {
     group = first_item;
     after = end;

@@ -139,35 +139,11 @@ misform(plan_view const& work, int device, item const& step, item const& head) n
   return one ? proof::rule::none : proof::rule::bad_group;
 }
 
-//! The passes that exist, for walks over many.
-struct known_passes {
-  pipeline_view const& over;
-  int stage_count = over.extents.stages();
-  bool plain = over.edges == nullptr && over.first_units == nullptr;
-  flow_set kinds = 0; //!< of a plain pipeline
-
-  constexpr explicit known_passes(pipeline_view const& whose) noexcept : over(whose) {
-    for (int kind = 0; kind < over.declared->kind_count; ++kind)
-      if (over.declared->kinds[kind].exists() && !over.declared->kinds[kind].in_groups)
-        kinds |= only(kind);
-  }
-  [[nodiscard]] constexpr bool contain(pass const& what) const noexcept {
-    return plain ? index_of(what.kind) < flow::most_kinds && holds(kinds, index_of(what.kind)) &&
-                     what.stage < stage_count && what.microbatch < over.extents.microbatches &&
-                     what.chunk < over.extents.chunks
-                 : over.contains(what);
-  }
-};
-
 //! The form of an item: it is where the plan's lists are, its waits point to items before its
 //! group, its pass and its peer exist, and its group has one lane, and one peer or one exchange.
 //! @param first of its group
-constexpr proof check_form(plan_view const& work,
-                           known_passes const& known,
-                           int device,
-                           item const* steps,
-                           int first,
-                           int i) noexcept {
+constexpr proof
+check_form(plan_view const& work, int device, item const* steps, int first, int i) noexcept {
   item const& step = steps[i];
   bool const message = step.what != operation::run;
   if (!lists_exist(work, step))
@@ -175,8 +151,8 @@ constexpr proof check_form(plan_view const& work,
   for (int const wait : work.waits_of(step))
     if (wait < 0 || wait >= first)
       return {proof::rule::waits_forward, device, i, device, wait};
-  if (step.about == subject::pass ? !known.contain(step.work)
-                                  : step.work.stage >= known.stage_count)
+  if (step.about == subject::pass ? !work.over.contains(step.work)
+                                  : step.work.stage >= work.over.extents.stages())
     return {proof::rule::wrong_passes, device, i};
   if (step.about != subject::pass && !other_exists(work, step))
     return {message ? proof::rule::unmatched : proof::rule::wrong_passes, device, i};

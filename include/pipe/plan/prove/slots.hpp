@@ -26,6 +26,19 @@
 
 namespace pipelining::inline v0_3::detail {
 
+//! Every pass runs while the data that it needs of its stage are there.
+constexpr proof check_needs(plan_view const& work, int device) {
+  if (!work.over.declared->has_needs)
+    return {};
+  needed_data there(work.over);
+  auto const steps = work.program_of(device);
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    if (item const& step = steps[i]; step.what == operation::run && !runs_beside(step) &&
+                                     step.about == subject::pass && !there.enter(step.work))
+      return {proof::rule::not_there, device, static_cast<int>(i)};
+  return {};
+}
+
 //! The history of a slot: its content, the item that wrote it, and the items that read it. Of
 //! readers that know of each other the last stands for all.
 struct slot_history {
@@ -35,40 +48,42 @@ struct slot_history {
   int first_reader = 0; // of readers
 };
 
-//! Memory for the check of one device. The next device uses it again.
-struct slot_space {
-  clock_space clocks;
-  reused_scratch<slot_history> histories;
-  reused_scratch<int> readers;
-  reused_scratch<unsigned char> progress;
-  reused_scratch<int> makers;
-};
-
-//! The walk over one device's program.
+//! The walks over the programs of devices, one after the other, each in the memory of the one
+//! before.
 struct slot_check {
-  plan_view const& work;
+  plan_view work;
   data_uses const& uses;
-  int device;
-  item const* items; // of the device
-  stream_clocks clock;
-  slot_history* histories; // of all classes, one after the other
-  int* read_by;            // [slots][most readers], the readers of each history
-  unsigned char* progress; // [S], how far the gradients of each stage are
-  int* makers;             // [instances], where there are several engines
+  stream_clocks clock{};
+  reused_scratch<slot_history> histories{}; // of all classes, one after the other
+  reused_scratch<int> read_by{};            // [slots][most readers], the readers of each history
+  reused_scratch<unsigned char> progress{}; // [S], how far the gradients of each stage are
+  reused_scratch<int> makers{};             // [instances], where there are several engines
+  int device = 0;
+  item const* items = nullptr; // of the device
   proof verdict{};
   int const* known = nullptr; // by what starts now
   int last_scatter = nothing; // that has completed the gradients of a stage
   std::span<slot_history> of_class[slot_classes]{};
 
-  constexpr void begin() noexcept {
-    clock.reset();
-    int first = 0;
-    for (int of = 0; of < slot_classes; ++of) {
+  constexpr void begin(int number) {
+    device = number;
+    items = work.items + work.offsets[device];
+    verdict = {};
+    last_scatter = nothing;
+    clock.reset(work.offsets[device + 1] - work.offsets[device], work.streams(device));
+    int slots = 0;
+    for (int of = 0; of < slot_classes; ++of)
+      slots += work.layout(device, static_cast<slot_class>(of)).count;
+    histories.get(slots, {});
+    read_by.get(slots * uses.most_readers);
+    progress.get(has_hooks(work) ? work.over.extents.stages() : 0, 0);
+    makers.get(work.over.declared->engines > 1 ? uses.instances() : 0, nothing);
+    for (int of = 0, first = 0; of < slot_classes; ++of) {
       int const count = work.layout(device, static_cast<slot_class>(of)).count;
       of_class[of] = {histories + first, static_cast<std::size_t>(count)};
       first += count;
     }
-    for (int slot = 0; slot < first; ++slot)
+    for (int slot = 0; slot < slots; ++slot)
       histories[slot].first_reader = slot * uses.most_readers;
     // The rows of the plan before are where they are complete.
     if (validates(work.validation) && device + 1 == work.over.extents.devices)
@@ -133,9 +148,6 @@ struct slot_check {
     others[at] = item_index;
     past->reader_count = at == past->reader_count ? at + 1 : past->reader_count;
   }
-  [[nodiscard]] constexpr bool follows_gradients() const noexcept {
-    return work.tied_bytes + work.totals_bytes > 0;
-  }
   //! Checks a step that is not about a pass: its slots, and the gradients that it needs.
   constexpr void other(int i, item const& step) noexcept {
     slot_class const of = class_of(step.about);
@@ -199,7 +211,7 @@ struct slot_check {
       fail(proof::rule::unordered, i, makers[instance]);
   }
   constexpr void run(int i, item const& step) noexcept {
-    if (follows_gradients())
+    if (has_hooks(work))
       follow(i, step);
     pass const& what = step.work;
     pass_place const place = uses.place_of(what);
@@ -240,67 +252,37 @@ struct slot_check {
     else
       write(i, carried.of, carried.index, content);
   }
-};
 
-//! Every pass runs while the data that it needs of its stage are there.
-constexpr proof check_needs(plan_view const& work, int device) {
-  if (!work.over.declared->has_needs)
-    return {};
-  needed_data there(work.over);
-  auto const steps = work.program_of(device);
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    if (item const& step = steps[i]; step.what == operation::run && !runs_beside(step) &&
-                                     step.about == subject::pass && !there.enter(step.work))
-      return {proof::rule::not_there, device, static_cast<int>(i)};
-  return {};
-}
-
-//! Checks the slots of one device. Items that start together do not know of one another.
-constexpr proof check_slots(plan_view work, data_uses const& uses, int device, slot_space& space) {
-  if (proof const found = check_needs(work, device); !found)
-    return found;
-  auto const steps = work.program_of(device);
-  int const count = static_cast<int>(steps.size());
-  int slots = 0;
-  for (int of = 0; of < slot_classes; ++of)
-    slots += work.layout(device, static_cast<slot_class>(of)).count;
-  bool const hooks = work.tied_bytes + work.totals_bytes > 0;
-  slot_check walk{
-    work,
-    uses,
-    device,
-    steps.data(),
-    space.clocks.get(count, work.streams(device)),
-    space.histories.get(slots, {}),
-    space.readers.get(slots * uses.most_readers),
-    space.progress.get(hooks ? work.over.extents.stages() : 0, 0),
-    space.makers.get(work.over.declared->engines > 1 ? uses.instances() : 0, nothing)};
-  walk.begin();
-  auto const at = [&steps](int index) -> item const& {
-    return steps[static_cast<std::size_t>(index)];
-  };
-  for (int first = 0; first < count && walk.verdict;) {
-    int const end = end_of_group(steps, first);
-    int const stream = at(first).stream();
-    walk.clock.begin(stream, first);
-    bool learned = false;
-    for (int i = first; i < end; ++i)
-      for (int const wait : work.waits_of(at(i)))
-        walk.clock.learn(stream, wait, at(wait).stream(), std::exchange(learned, true));
-    walk.clock.end(first, end, stream);
-    walk.known = walk.clock.known(stream);
-    for (int i = first; i < end; ++i) {
-      if (at(i).about != subject::pass)
-        walk.other(i, at(i));
-      else if (at(i).what == operation::run)
-        walk.run(i, at(i));
-      else
-        walk.carry(i, at(i));
+  //! Checks the slots of one device. Items that start together do not know of one another.
+  constexpr proof check(int number) {
+    if (proof const found = check_needs(work, number); !found)
+      return found;
+    begin(number);
+    auto const steps = work.program_of(device);
+    int const count = static_cast<int>(steps.size());
+    for (int first = 0; first < count && verdict;) {
+      int const end = end_of_group(steps, first);
+      int const stream = items[first].stream();
+      clock.begin(stream, first);
+      bool learned = false;
+      for (int i = first; i < end; ++i)
+        for (int const wait : work.waits_of(items[i]))
+          clock.learn(stream, wait, items[wait].stream(), std::exchange(learned, true));
+      clock.end(first, end, stream);
+      known = clock.known(stream);
+      for (int i = first; i < end; ++i) {
+        if (items[i].about != subject::pass)
+          other(i, items[i]);
+        else if (items[i].what == operation::run)
+          run(i, items[i]);
+        else
+          carry(i, items[i]);
+      }
+      first = end;
     }
-    first = end;
+    return verdict;
   }
-  return walk.verdict;
-}
+};
 
 //! The classes lie one after the other in the arena.
 constexpr proof check_layout(plan_view const& work, int device) noexcept {

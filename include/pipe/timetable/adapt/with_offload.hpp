@@ -119,11 +119,9 @@ private:
   static void take_inward(std::vector<idle_activation*> const& chosen, double first, double slot) {
     double previous = std::numeric_limits<double>::infinity(); // odd slot, taken
     std::vector<idle_activation*> back(chosen.rbegin(), chosen.rend());
-    auto const later = [](auto const* a, auto const* b) {
+    std::sort(back.begin(), back.end(), [](auto const* a, auto const* b) {
       return a->needed != b->needed ? a->needed > b->needed : a > b;
-    };
-    if (!std::is_sorted(back.begin(), back.end(), later))
-      std::sort(back.begin(), back.end(), later);
+    });
     for (idle_activation* const one : back) {
       double const latest = (one->needed - one->backward - first) / slot - 1;
       double number = std::floor((latest - 1) / 2 + rounding) * 2 + 1;

@@ -309,50 +309,6 @@ struct timed_pass {
   }
 };
 
-//! A row in the making: passes that are given in the order of their turns, or almost, in a few
-//! sequences.
-class timed_row {
-public:
-  static constexpr int sequences = 6;
-
-  void add(int sequence, double time, int rank, pass const& what) {
-    parts_[sequence].push_back({time, rank, count_++, what});
-  }
-  //! Passes all of them on in the order of their turns, and has none any more.
-  void write(row_writer& out) {
-    timed_pass const* next[sequences];
-    timed_pass const* end[sequences];
-    int left = 0; // sequences
-    for (std::vector<timed_pass>& each : parts_) {
-      if (each.empty())
-        continue;
-      if (!std::is_sorted(each.begin(), each.end()))
-        std::sort(each.begin(), each.end());
-      next[left] = each.data();
-      end[left++] = each.data() + each.size();
-    }
-    while (left > 0) {
-      int first = 0;
-      for (int i = 1; i < left; ++i)
-        if (*next[i] < *next[first])
-          first = i;
-      out.push(next[first]->what);
-      if (++next[first] == end[first]) {
-        --left;
-        next[first] = next[left];
-        end[first] = end[left];
-      }
-    }
-    for (std::vector<timed_pass>& each : parts_)
-      each.clear();
-    count_ = 0;
-  }
-
-private:
-  std::vector<timed_pass> parts_[sequences];
-  int count_ = 0;
-};
-
 //! When the shards of the output layer have their turns: for every unit `logits`, when the last
 //! forward pass of the schedule has ended, and their gradients, an interval later or before the
 //! next logits, so that a shard holds one set of logits; or at once, where no barrier is between.
@@ -401,30 +357,34 @@ void write_vocabulary_rows(
   std::vector<double> const returned = of_stage(ends, pass_kind::backward, 0);
   logits_turns const turns(of_stage(ends, pass_kind::forward, within.stages() - 1),
                            barriers == 0 ? 0 : interval);
-  timed_row row;
+  std::vector<timed_pass> row;
+  auto const add = [&row](double time, int rank, pass const& what) {
+    row.push_back({time, rank, static_cast<int>(row.size()), what});
+  };
   for (int device = 0; device < shards; ++device) {
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
       pass what = table.passes[i];
       bool const forward = what.kind == pass_kind::forward;
       double const time = table.starts[i] + (forward ? 0 : barriers * interval);
       what.stage = static_cast<std::uint16_t>(what.stage + shards);
-      row.add(forward ? 0 : 1, time, 3, what);
+      add(time, 3, what);
     }
     int const output = shards + within.stages() + device;
     for (std::size_t unit = 0; unit < read.size(); ++unit) {
-      auto const add = [&](int sequence, double time, int rank, pass_kind kind, int stage) {
-        auto const number = static_cast<int>(unit);
-        row.add(sequence,
-                time,
-                rank,
-                row_writer::make(kind, stage, number / within.chunks, number % within.chunks));
+      auto const number = static_cast<int>(unit);
+      auto const of_unit = [&](pass_kind kind, int stage) {
+        return row_writer::make(kind, stage, number / within.chunks, number % within.chunks);
       };
-      add(2, read[unit] - interval, 0, pass_kind::embed, device);
-      add(3, turns.logits(unit), 2, pass_kind::logits, output);
-      add(4, turns.gradient(unit), barriers == 0 ? 2 : 1, pass_kind::logits_gradient, output);
-      add(5, returned[unit] + (barriers + 1) * interval, 0, pass_kind::embed_gradient, device);
+      add(read[unit] - interval, 0, of_unit(pass_kind::embed, device));
+      add(turns.logits(unit), 2, of_unit(pass_kind::logits, output));
+      add(turns.gradient(unit), barriers == 0 ? 2 : 1, of_unit(pass_kind::logits_gradient, output));
+      add(
+        returned[unit] + (barriers + 1) * interval, 0, of_unit(pass_kind::embed_gradient, device));
     }
-    row.write(rows[device]);
+    std::sort(row.begin(), row.end());
+    for (timed_pass const& each : row)
+      rows[device].push(each.what);
+    row.clear();
   }
 }
 
