@@ -183,7 +183,7 @@ struct backward_consumer {
   int number; // of the consumer, alike in all its lanes, as ptxas knows
   ring_place<Shape::stages> place{};
 
-  //! Of all threads of the block, asked for anew.
+  //! Number of the thread in the block, asked for anew.
   __forceinline__ __device__ static int thread() {
     int const n = thread_anew();
     __builtin_assume(n >= 0); // so that parts of it are shifts
