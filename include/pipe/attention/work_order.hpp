@@ -40,10 +40,14 @@ heads_together(parameters const& p, std::int64_t multiprocessors, std::int64_t c
   return static_cast<std::int32_t>(in_even_sections(streams, fit) * p.group());
 }
 
+//! Bytes of a query of a head in backward: 2 and 4 of each number of it and of its dQ, 2 of dO.
+[[nodiscard]] constexpr std::int64_t bytes_of_query(parameters const& p) {
+  return p.head_dim * 6 + p.dim_of_values() * 2;
+}
+
 //! Key heads whose queries, dO and sums of dQ fit so many bytes, at least one; or all.
 [[nodiscard]] constexpr std::int64_t streams_within(parameters const& p, std::int64_t bytes) {
-  // 2 and 4 of each number of a query and of dQ, 2 of dO.
-  auto const each = p.group() * p.query_length * (p.head_dim * 6 + p.dim_of_values() * 2);
+  auto const each = p.group() * p.query_length * bytes_of_query(p);
   auto const streams = p.batch * p.key_heads;
   return streams * each <= bytes ? streams : each <= bytes ? bytes / each : 1;
 }
@@ -109,6 +113,27 @@ constexpr void cut_steps(query_sums& sums, parameters const& p, std::int64_t ste
   sums.cut_to(cut < sums.steps ? static_cast<std::int32_t>(cut) : 0);
 }
 
+//! Parts of a group where queries are at least half as many as keys: two blocks for each
+//! multiprocessor at least, in a kept order four where these have many steps, since the long ones
+//! of the first wait for their turn. Not three: a third round of blocks, long ones first, ends at
+//! different times. Where a mask is causal, blocks are as many steps apart as their keys have: a
+//! block has as few heads as keep all these steps in three quarters of the L2.
+[[nodiscard]] constexpr std::int32_t parts_of_square(parameters const& p,
+                                                     query_order order,
+                                                     backward_tile_sizes const& tile,
+                                                     std::int64_t of_head,
+                                                     std::int64_t multiprocessors,
+                                                     std::int64_t cache_bytes) {
+  auto const of_one_head = multiprocessors * tile.keys * bytes_of_query(p);
+  return parts_of_group(p, [&](auto parts) {
+    auto const blocks = query_sums::key_tiles(p, tile.keys) * parts;
+    bool const is_long = order == query_order::kept && p.batch * p.heads * of_head >= 120 * blocks;
+    auto const eighths = 8 * blocks / multiprocessors; // of a round
+    return p.group() / parts * of_one_head <= cache_bytes / 4 * 3 &&
+           eighths >= (is_long ? 30 : 15) && (eighths < 18 || eighths >= 28);
+  });
+}
+
 //! Shares a chunk of few heads, many to a key head: large pieces, and then one for each head of a
 //! tile, so that blocks start and end seldom, and all at one time. In a free order large ones are
 //! of half a group, and of 44 % of the steps of a multiprocessor; in a kept one of two heads, in
@@ -136,11 +161,10 @@ constexpr void share_few_heads(query_sums& sums,
 //! Blocks cost time to start and to end, and those of a tile of keys add to its dK and dV one after
 //! the other. Where a block for each query head makes two for each multiprocessor at most, one for
 //! each multiprocessor is made, in a free order one for each query head, and none has more steps
-//! than a multiprocessor has on average, and three halves. Else, where queries are at least half as
-//! many as keys, about two are made for each, and about one of those whose queries fit the L2; for
-//! chunks five, or as share_few_heads does it. In a kept order blocks of a head go through its
-//! steps together, and few of these are in the L2 at a time: a section has about eight heads at
-//! least, and two blocks for each multiprocessor.
+//! than a multiprocessor has on average, and three halves. Else see parts_of_square; for chunks
+//! five are made for each, or as share_few_heads does it. In a kept order blocks of a head go
+//! through its steps together, and few of these are in the L2 at a time: a section has about eight
+//! heads at least, and two blocks for each multiprocessor.
 //! @source own derivation, on the simulation of simulators/whole_gpu
 constexpr void share_work(query_sums& sums,
                           parameters const& p,
@@ -161,11 +185,7 @@ constexpr void share_work(query_sums& sums,
     });
     cut_steps(sums, p, p.batch * p.heads * of_head / multiprocessors + 2);
   } else if (is_square) {
-    auto const fitting = tiles / (p.batch * p.key_heads) * streams_within(p, cache_bytes / 4 * 3);
-    sums.parts = parts_of_group(p, [&](auto parts) {
-      return 8 * tiles * parts >= 15 * multiprocessors &&
-             16 * fitting * parts >= 15 * multiprocessors;
-    });
+    sums.parts = parts_of_square(p, order, tile, of_head, multiprocessors, cache_bytes);
   } else if (p.group() >= 8 && tiles * p.group() <= 16 * multiprocessors) {
     share_few_heads(sums, p, order, of_head, multiprocessors);
   } else {

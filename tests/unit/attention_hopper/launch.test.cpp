@@ -248,9 +248,14 @@ TEST_CASE("hopper launch: few blocks share heads and steps, so that each multipr
   CHECK(shares(square(1, 4, 4, 2048)) == pair{1, 10});
   CHECK(shares(square(1, 16, 2, 2048)) == pair{4, 17}); // two heads a piece
   CHECK(shares(square(1, 16, 16, 2048)) == pair{1, 0}); // 256 pieces of 33 steps on average
-  CHECK(shares(square(1, 8, 1, 8192)) == pair{4, 0});   // 256 pieces
+  CHECK(shares(square(1, 8, 1, 8192)) == pair{8, 0});   // 256 pieces would be long
   CHECK(shares(square(1, 32, 8, 2048)) == pair{2, 0});
-  CHECK(shares(square(1, 32, 8, 8192)) == pair{2, 0}); // 512 tiles, but 64 have their queries in L2
+  // Steps of two heads a piece fit the L2, of more they do not, however long.
+  CHECK(shares(square(1, 32, 8, 8192)) == pair{2, 0});
+  CHECK(shares(square(1, 32, 8, 32768)) == pair{2, 0});
+  CHECK(shares(square(1, 40, 8, 16384)) == pair{5, 0}); // a half of five is none
+  CHECK(shares(square(1, 8, 1, 16384)) == pair{4, 0});
+  CHECK(shares(square(1, 12, 2, 8192)) == pair{6, 0}); // not 384 pieces: three rounds
   CHECK(shares(square(4, 32, 32, 8192)) == pair{1, 0});
   CHECK(shares(square(1, 32, 8, 8192), 4) == pair{2, 0});   // a chunk: 512 blocks are too few
   CHECK(shares(square(1, 64, 8, 32768), 16) == pair{1, 0}); // 2048

@@ -106,6 +106,7 @@ std::string
 of_backward(machine& m, std::string const& name, trial const& t, std::vector<float>& seen) {
   m.parts = t.blocks > 1 && t.how.warps == ptx::order::shuffled ? 2 : 1;
   m.section = t.blocks > 1 ? 3 : 0;
+  m.staying = std::max(3u, t.blocks);
   m.cut = t.cut;
   m.cut_tiles = t.cut_tiles;
   backward_problem<__nv_bfloat16> problem(m.where, t.s, 1);
@@ -183,6 +184,7 @@ std::string verdict(std::string const& text,
                             {wide, 3, shuffled}};
   if (kernel != "FORWARD") { // several tiles of keys add to a dQ
     trials.insert(trials.begin() + 1, {deep, 1, together});
+    trials.push_back({wide, 6, shuffled}); // where blocks run together, turns are close
     if (dim == 64) { // parts in another order; the others share that code
       trials.push_back({wide, 3, together});
       trials.push_back({stairs, 3, together, 1, 70});

@@ -48,23 +48,12 @@ struct key_consumer {
   float of_value[Dim / 2]; // [64, Dim]
   float of_query[32];      // [64, 64] of this consumer's share of dQ, not yet times scale
 
-  //! Puts gradients where products for dQ read them: a row for each key, a panel of queries.
-  __forceinline__ __device__ void keep_gradients(std::uint32_t const (&gradients)[16], int part) {
-    int const lane = steps.walk.lane();
-    int const row = steps.walk.row() / 16 * 16 + lane % 16;
-    auto const to = steps.walk.memory.gradients(turn, part) + row * panel_row_bytes;
-#pragma unroll
-    for (int n = 0; n < 8; n += 2) {
-      store_matrices(to + ((n + lane / 16) ^ row % 8) * piece_bytes, gradients + 2 * n);
-    }
-  }
-
   //! Starts dQ: gradients [64 queries, 128 keys] times keys [128, 64]. At head dim 64 a consumer
   //! has half of the queries, else a panel of the head dim. Where heads are not whole panels the
   //! second one multiplies zeros, too: products of two widths in branches would wait for each
   //! other.
   __forceinline__ __device__ void start_queries() {
-    int const share = steps.walk.consumer();
+    int const share = steps.walk.number;
     auto const gradients =
       describe_tile(steps.walk.memory.gradient_piece(turn, Dim == 64 ? share : 0), 16);
     auto const keys =
@@ -84,8 +73,9 @@ struct key_consumer {
   }
 
   //! Weights and gradients of a step whose first logits s are under way; adds to dV, and all but
-  //! the last part to dK.
-  __forceinline__ __device__ void
+  //! the last part to dK. Gives what next_tile says of the next one, which nobody waits for after
+  //! the meeting.
+  __forceinline__ __device__ int
   visit_step(float (&s)[32], std::uint32_t (&gradients)[16], int stage, int told) {
     float d[32];
     std::uint32_t weights[16];
@@ -99,15 +89,17 @@ struct key_consumer {
       start_sum<Element>(of_value, weights, steps.walk.memory.step_piece(1, stage, part));
       wait_for_products<still_open>(d);
       make_hopper_gradients<Element>(gradients, s, d, steps.numbers(stage, part, 1));
-      keep_gradients(gradients, part);
+      steps.walk.keep(gradients, turn, part);
       if (part + 1 < shape::parts) {
         before_products();
         start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, part));
         steps.walk.template start<Element, 0>(s, stage, part + 1);
       }
     }
+    int const next = steps.walk.next_tile();
     show_to_copies();
     meet_consumers();
+    return next;
   }
 
   //! All steps of queries from the first one on.
@@ -118,25 +110,25 @@ struct key_consumer {
     int stage = steps.walk.take();
     before_products();
     steps.walk.template start<Element, 0>(s, stage, 0);
-    visit_step(s, gradients, stage, told);
-    for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
+    told = visit_step(s, gradients, stage, told);
+    while (told != no_more_tiles) {
       int const next = steps.walk.take();
       before_products();
       start_queries();
       start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
       steps.walk.template start<Element, 0>(s, next, 0);
       wait_for_products<2>(of_query);
-      steps.add_queries(of_query, stage, steps.walk.consumer() * 64);
+      steps.add_queries(of_query, stage, steps.walk.number * 64);
       wait_for_products<1>(of_key);
       steps.walk.release(stage);
       stage = next;
-      visit_step(s, gradients, stage, told);
+      told = visit_step(s, gradients, stage, told);
     }
     before_products();
     start_queries();
     start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
     wait_for_products<1>(of_query);
-    steps.add_queries(of_query, stage, steps.walk.consumer() * 64);
+    steps.add_queries(of_query, stage, steps.walk.number * 64);
     wait_for_products<0>(of_value);
     wait_for_products<0>(of_key);
     steps.walk.release(stage);
@@ -179,7 +171,7 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
       } else if constexpr (shape::query_dim == shape::value_dim) {
         wide_key_consumer<Dim, -1, Order, Element, Mask, Score> consumer{{c, sums, walk}};
         run_consumer(consumer);
-      } else if (__shfl_sync(0xffffffffu, walk.consumer(), 0) == 0) {
+      } else if (walk.number == 0) {
         wide_key_consumer<Dim, 0, Order, Element, Mask, Score> consumer{{c, sums, walk}};
         run_consumer(consumer);
       } else {

@@ -180,17 +180,23 @@ __device__ inline key_work read_work(std::uint32_t from) {
 template <class Shape>
 struct backward_consumer {
   backward_memory<Shape> memory;
-  ring_place<Shape::stages> place;
+  int number; // of the consumer, alike in all its lanes, as ptxas knows
+  ring_place<Shape::stages> place{};
 
-  __forceinline__ __device__ static int consumer() { return thread_anew() / 128; }
-  __forceinline__ __device__ static int lane() { return thread_anew() % 32; }
+  //! Number of the thread in the block, asked for anew.
+  __forceinline__ __device__ static int thread() {
+    int const n = thread_anew();
+    __builtin_assume(n >= 0); // so that parts of it are shifts
+    return n;
+  }
+  __forceinline__ __device__ static int lane() { return thread() % 32; }
   //! Row of this lane within the block's keys; the second half is 8 further down.
   __forceinline__ __device__ static int row() {
-    int const number = thread_anew();
-    return (Shape::is_wide ? number % 128 : number) / 32 * 16 + number % 32 / 4;
+    int const n = thread();
+    return (Shape::is_wide ? n % 128 : n) / 32 * 16 + n % 32 / 4;
   }
   //! Column of this lane; then 8 further right for each part.
-  __forceinline__ __device__ static int column() { return thread_anew() % 4 * 2; }
+  __forceinline__ __device__ static int column() { return thread() % 4 * 2; }
 
   //! Waits for the next stage and says which step it holds, see backward_memory::slot.
   __forceinline__ __device__ int next_tile() const {
@@ -206,12 +212,23 @@ struct backward_consumer {
   __forceinline__ __device__ void release(int stage) const {
     arrive_warp(memory.empty(stage), lane() == 0);
   }
+  //! Puts weights or gradients where products read them: a row for each key, a panel of queries,
+  //! of which wide consumers have a half each.
+  template <int Count>
+  __forceinline__ __device__ void
+  keep(std::uint32_t const (&packed)[Count], int turn, int place) const {
+    keep_hopper_rows<Shape::part>(memory.gradients(turn, place),
+                                  packed,
+                                  row() / 16 * 16,
+                                  lane(),
+                                  Shape::is_wide ? number * Shape::part : 0);
+  }
   //! Products of own tile Which with a part of that of a stage.
   template <class Element, int Which, int Count>
   __forceinline__ __device__ void start(float (&d)[Count], int stage, int part) const {
     start_rows<Element, Which == 0 ? Shape::query_dim : Shape::value_dim, Shape::step>(
       d,
-      describe_tile(memory.own_piece(Which, Shape::is_wide ? 0 : consumer()), 16),
+      describe_tile(memory.own_piece(Which, Shape::is_wide ? 0 : number), 16),
       describe_tile(memory.step_piece(Which, stage, part), 16));
   }
 };
@@ -241,21 +258,21 @@ __device__ __forceinline__ void run_roles(unsigned char* shared,
   }
   __syncthreads();
   // Alike in all lanes, as ptxas then knows: it has registers for that next to those shared out.
-  int const warp =
-    __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) - 4 * Shape::consumers;
-  int const lane = static_cast<int>(threadIdx.x) % 32;
-  if (warp >= 0) {
+  int const warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+  int const lane = static_cast<int>(threadIdx.x % 32);
+  constexpr int first_copying = 4 * Shape::consumers;
+  if (warp >= first_copying) {
     give_registers<Shape::copy_registers>();
-    if (warp == 0) {
+    if (warp == first_copying) {
       copy(memory, lane == 0);
-    } else if (warp == 1) {
+    } else if (warp == first_copying + 1) {
       tell(memory, lane);
-    } else if (Keeps && warp == 2) {
+    } else if (Keeps && warp == first_copying + 2) {
       order(memory, lane);
     }
   } else {
     take_registers<Shape::consumer_registers>();
-    consume(backward_consumer<Shape>{memory, {}});
+    consume(backward_consumer<Shape>{memory, warp / 4});
   }
 }
 

@@ -61,6 +61,7 @@ struct key_steps {
   template <int Count>
   __forceinline__ __device__ void weigh(
     float (&s)[Count], std::uint32_t (&weights)[Count / 2], int stage, int part, int told) const {
+    __builtin_assume(told >= 0);
     auto const work = read_work(walk.memory.work());
     int const column_of_tile = told / 2 * shape::step + part * shape::part + walk.column();
     int const row_of_tile = walk.row();
@@ -91,15 +92,14 @@ struct key_steps {
       wait_for(walk.memory.turn(), order_parity);
       order_parity ^= 1;
     }
-    auto* const to = sums.sums +
+    auto* const to = sums.sums + static_cast<unsigned>(first * 64 + walk.thread() % 128 * 4) +
                      static_cast<std::int64_t>(read_slot(walk.memory.sums(stage))) *
-                       (shape::step * shape::query_dim) +
-                     thread_anew() * 4 + (first * 64 - walk.consumer() * (128 * 4));
+                       (shape::step * shape::query_dim);
 #pragma unroll
     for (int n = 0; n < Count / 4; ++n) {
       // Of heads that are not whole panels the second consumer has the rest.
       constexpr int rest = shape::query_dim % panel_width / 8;
-      if (rest == 0 || n < rest || walk.consumer() == 0) {
+      if (rest == 0 || n < rest || walk.number == 0) {
         add_four(to + n * 128 * 4, of_query + 4 * n);
       }
     }

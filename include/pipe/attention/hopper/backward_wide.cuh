@@ -36,24 +36,12 @@ struct wide_key_consumer {
   float of_value[value_width == 0 ? 1 : value_width / 2]; // [64, value_width]
   float of_query[key_width / 2]; // [64, key_width] of dQ of a step, not yet times scale
 
-  //! Puts this consumer's queries where products read them: a row for each key, a panel of queries.
-  __forceinline__ __device__ void keep(std::uint32_t const (&packed)[8], place where) {
-    int const lane = steps.walk.lane();
-    int const row = steps.walk.row() / 16 * 16 + lane % 16;
-    int const first = steps.walk.consumer() * (shape::part / 8);
-    auto const to = steps.walk.memory.gradients(turn, where) + row * panel_row_bytes;
-#pragma unroll
-    for (int n = 0; n < shape::part / 8; n += 2) {
-      store_matrices(to + ((first + n + lane / 16) ^ row % 8) * piece_bytes, packed + 2 * n);
-    }
-  }
-
   //! Where this consumer's columns begin.
   __forceinline__ __device__ int key_column() const {
-    return Share == -1 ? steps.walk.consumer() * 128 : Share * 128;
+    return Share == -1 ? steps.walk.number * 128 : Share * 128;
   }
   __forceinline__ __device__ int value_column() const {
-    return Share == -1 ? steps.walk.consumer() * 128 : 0;
+    return Share == -1 ? steps.walk.number * 128 : 0;
   }
 
   //! The panels from a column on in a tile of 64 rows.
@@ -91,21 +79,24 @@ struct wide_key_consumer {
     end_products();
   }
 
-  //! Weights and gradients of a step whose logits s are under way.
-  __forceinline__ __device__ void visit_step(float (&s)[16], int stage, int told) {
-    int const part = steps.walk.consumer();
+  //! Weights and gradients of a step whose logits s are under way; gives what next_tile says of the
+  //! next one.
+  __forceinline__ __device__ int visit_step(float (&s)[16], int stage, int told) {
+    int const part = steps.walk.number;
     float d[16];
     std::uint32_t packed[8];
     before_products();
     steps.walk.template start<Element, 1>(d, stage, part);
     wait_for_products<1>(s);
     steps.weigh(s, packed, stage, part, told);
-    keep(packed, of_weights);
+    steps.walk.keep(packed, turn, of_weights);
     wait_for_products<0>(d);
     make_hopper_gradients<Element>(packed, s, d, steps.numbers(stage, part, 1));
-    keep(packed, of_gradients);
+    steps.walk.keep(packed, turn, of_gradients);
+    int const next = steps.walk.next_tile();
     show_to_copies();
     meet_consumers();
+    return next;
   }
 
   //! Starts all that follows from the weights of a step.
@@ -124,20 +115,20 @@ struct wide_key_consumer {
     float s[16];
     int stage = steps.walk.take();
     before_products();
-    steps.walk.template start<Element, 0>(s, stage, steps.walk.consumer());
-    visit_step(s, stage, told);
-    for (told = steps.walk.next_tile(); told != no_more_tiles; told = steps.walk.next_tile()) {
+    steps.walk.template start<Element, 0>(s, stage, steps.walk.number);
+    told = visit_step(s, stage, told);
+    while (told != no_more_tiles) {
       int const next = steps.walk.take();
       before_products();
       start_sums(stage);
-      steps.walk.template start<Element, 0>(s, next, steps.walk.consumer());
+      steps.walk.template start<Element, 0>(s, next, steps.walk.number);
       wait_for_products<2 + of_values>(of_query);
       steps.add_queries(of_query, stage, key_column());
       wait_for_products<1>(of_value);
       wait_for_products<1>(of_key);
       steps.walk.release(stage);
       stage = next;
-      visit_step(s, stage, told);
+      told = visit_step(s, stage, told);
     }
     before_products();
     start_sums(stage);

@@ -255,7 +255,7 @@ struct hopper_consumer {
     }
     auto const tile = memory.output(consumer());
     int const thread = thread_anew() % 128;
-    keep_hopper_rows(tile, rounded, thread / 32 * 16, thread % 32);
+    keep_hopper_rows<row_elements(shape::value_dim)>(tile, rounded, thread / 32 * 16, thread % 32);
     show_to_copies();
     meet_warpgroup(consumer());
     if (threadIdx.x % 128 == 0 && of(work_number::rows) > 0) {

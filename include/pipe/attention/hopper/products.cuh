@@ -117,18 +117,21 @@ __device__ inline void store_matrices(std::uint32_t row, std::uint32_t const* pa
                : "memory");
 }
 
-//! Writes 16 rows of a warp, packed as accumulators are, to rows of a tile of 64 rows, laid out as
-//! tensor copies want it: whole panels, zeros where heads are not.
-//! @param first of the rows of the warp
-template <int Count>
-__device__ __forceinline__ void
-keep_hopper_rows(std::uint32_t tile, std::uint32_t const (&packed)[Count], int first, int lane) {
+//! Writes 16 rows of a warp, packed as accumulators are, to rows of a tile, laid out as tensor
+//! copies and products want it.
+//! @tparam Columns written: all of packed, then zeros
+//! @param first  of the rows of the warp
+//! @param column where those of packed begin in a panel: 0, or 32 of 32 columns
+template <int Columns, int Count>
+__device__ __forceinline__ void keep_hopper_rows(
+  std::uint32_t tile, std::uint32_t const (&packed)[Count], int first, int lane, int column = 0) {
   constexpr std::uint32_t zeros[4] = {};
   int const line = first + lane % 16;
+  auto const to =
+    tile + line * panel_row_bytes + ((column / 8 + lane / 16) ^ line % 8) * piece_bytes;
 #pragma unroll
-  for (int n = 0; n < (Count / 2 + 7) / 8 * 8; n += 2) {
-    store_matrices(tile + n / 8 * 64 * panel_row_bytes + line * panel_row_bytes +
-                     ((n % 8 + lane / 16) ^ line % 8) * piece_bytes,
+  for (int n = 0; n < Columns / 8; n += 2) {
+    store_matrices((to ^ n % 8 * piece_bytes) + n / 8 * 64 * panel_row_bytes,
                    n < Count / 2 ? packed + 2 * n : zeros);
   }
 }
