@@ -36,30 +36,11 @@ inline constexpr int nothing_before = -1;
 //! Several lines, or one whose maker stands in another place than most.
 inline constexpr int several_before = -2;
 
-//! The place that every pass has, by line and unit.
-struct place_map {
-  pipeline_view over;
-  int const* holders;        //!< [lines], the device of each
-  place_code* const* places; //!< [lines] of [units]
-};
-
 //! The times between devices that a timetable says it has.
 struct message_times {
   double latency;
   group_times groups{};
   double const* links = nullptr; //!< [P x P]; null: all take `latency`
-
-  //! The time of a message from the device that holds a line.
-  [[nodiscard]] constexpr double across(place_map const& map, int line, int device) const noexcept {
-    return message_time(links, map.over.extents.devices, latency, map.holders[line], device);
-  }
-  //! The time from the end of what a pass waits for to the pass. @param device, stage of the pass
-  [[nodiscard]] constexpr double
-  to(place_map const& map, dependency const& from, int device, int stage) const noexcept {
-    return from.own
-             ? 0
-             : transfer_time(map.over, groups, across(map, from.line, device), from.stage, stage);
-  }
 };
 
 //! A line whose maker on another device a pass waits for, in its own unit. `nothing_before` where
@@ -86,6 +67,41 @@ struct row_findings {
   }
 };
 
+//! The place that every pass of a timetable has, by line and unit, and what each waits for.
+struct entered_rows {
+  pipeline_view over;
+  owned<int> holders;        //!< [lines], the device of each
+  owned<place_code> cells;   //!< [lines][units]
+  owned<place_code*> places; //!< [lines] of [units]
+  owned<input_line> inputs;  //!< of all passes
+  owned<place_row> rows;     //!< [rows]
+  row_findings found{};
+
+  //! @param offsets [rows + 1], row after row
+  //! @param by who enters them; a device writes places of its own
+  template <worker_group Workers = one_worker>
+  constexpr entered_rows(pipeline_view const& of,
+                         pass const* passes,
+                         int const* offsets,
+                         Workers const& by = {});
+
+  //! The time of a message from the device that holds a line.
+  [[nodiscard]] constexpr double
+  across(message_times const& times, int line, int device) const noexcept {
+    return message_time(
+      times.links, over.extents.devices, times.latency, holders.data[line], device);
+  }
+  //! The time from the end of what a pass waits for to the pass. @param device, stage of the pass
+  [[nodiscard]] constexpr double transfer(message_times const& times,
+                                          dependency const& from,
+                                          int device,
+                                          int stage) const noexcept {
+    return from.own ? 0
+                    : transfer_time(
+                        over, times.groups, across(times, from.line, device), from.stage, stage);
+  }
+};
+
 //! True when an overlapped entry is the second half of a composite pass.
 [[nodiscard]] constexpr bool completes_pair(pass const* row, entry_number entry) noexcept {
   return entry > 0 && !row[entry - 1].overlapped;
@@ -94,8 +110,9 @@ struct row_findings {
 //! The report on an entry that cannot stand where it stands.
 //! @param taken the row of the flow that another pass has made already, or none
 [[nodiscard]] constexpr report
-misplaced(place_map const& map, place_row const& row, int number, entry_number entry, int taken) {
-  pass const what = row.passes[entry];
+misplaced(entered_rows const& map, int number, entry_number entry, int taken) {
+  pass const* const row = map.rows[number].passes;
+  pass const what = row[entry];
   int const device = number % map.over.extents.devices;
   report found{report::rule::repeated_pass, device, static_cast<int>(entry), what, what};
   if (taken != kind_links::none && taken != map.over.links_of(what).made[0]) {
@@ -103,7 +120,7 @@ misplaced(place_map const& map, place_row const& row, int number, entry_number e
   } else if (map.over.row_of(what) != number) {
     found.broken = report::rule::wrong_device;
     found.other = {};
-  } else if (what.overlapped && !completes_pair(row.passes, entry)) {
+  } else if (what.overlapped && !completes_pair(row, entry)) {
     found.broken = report::rule::lone_half;
     found.other = {};
   }
@@ -210,7 +227,7 @@ enter_also(entry_links const& links, place_code* const* lines, int unit, place_c
 
 //! One row of the map while its passes are entered, in their order.
 struct row_entrance {
-  place_map const& map;
+  entered_rows const& map;
   entry_rules const& rules;
   place_row row;
   int number;                   //!< of the row
@@ -225,11 +242,11 @@ struct row_entrance {
   bool simple;     //!< no groups of stages either
   place_code here; //!< entries of this row have codes from here on, those after it greater ones
 
-  constexpr row_entrance(place_map const& into, entry_rules const& by, place_row const& of, int at)
-      : map(into), rules(by), row(of), number(at), places_of(into.places), inputs(of.inputs),
-        holders(into.holders), extents(into.over.extents), device(at % extents.devices),
-        last_stage(extents.stages() - 1), one_way(into.over.declared->rows * (last_stage + 1)),
-        one_route(extents.routes() == 1),
+  constexpr row_entrance(entered_rows const& into, entry_rules const& by, int at)
+      : map(into), rules(by), row(into.rows[at]), number(at), places_of(into.places),
+        inputs(row.inputs), holders(into.holders), extents(into.over.extents),
+        device(at % extents.devices), last_stage(extents.stages() - 1),
+        one_way(into.over.declared->rows * (last_stage + 1)), one_route(extents.routes() == 1),
         plain(map.over.edges == nullptr && map.over.first_units == nullptr),
         one_chunk(map.over.edges == nullptr || !names_chunks(map.over)),
         simple(map.over.edges == nullptr ||
@@ -348,7 +365,7 @@ constexpr row_findings enter_row(row_entrance const into) {
     else
       into.inputs[i] = several_before; // another row may write the places of its stage
     if (taken != entry_links::none && found.first)
-      found.first = misplaced(into.map, row, into.number, i, taken / (into.last_stage + 1));
+      found.first = misplaced(into.map, into.number, i, taken / (into.last_stage + 1));
   }
   found.entered = entered;
   return found;
@@ -364,7 +381,7 @@ constexpr row_findings enter_row(row_entrance const into) {
 }
 
 //! The first pass that no row has, once every row is in the map.
-[[nodiscard]] constexpr report find_missing(place_map const& map) noexcept {
+[[nodiscard]] constexpr report find_missing(entered_rows const& map) noexcept {
   pipeline_view const& over = map.over;
   int const one_way = over.declared->rows * over.extents.stages();
   for (int line = 0; line < one_way; ++line)
@@ -378,54 +395,34 @@ constexpr row_findings enter_row(row_entrance const into) {
   return {};
 }
 
-//! Owns the map and the inputs of a whole timetable.
-class entered_rows {
-public:
-  //! @param offsets [rows + 1], row after row
-  //! @param by who enters them; a device writes places of its own
-  template <worker_group Workers = one_worker>
-  constexpr entered_rows(pipeline_view const& over,
-                         pass const* passes,
-                         int const* offsets,
-                         Workers const& by = {})
-      : holders_(over.lines()), cells_(std::int64_t{over.lines()} * over.units(), 0),
-        lines_(over.lines()), inputs_(offsets[over.row_count()]),
-        rows_(over.row_count()), map_{over, holders_, lines_} {
-    for (int line = 0; line < over.lines(); ++line) {
-      holders_[line] = holder_of(over, line);
-      lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * over.units();
-    }
-    int const devices = over.extents.devices;
-    owned<row_findings> const found(over.row_count(), {});
-    worker_parts const parts(devices, by.count());
-    by.run(parts.count, [&](int part) {
-      for (int engine_row = 0; engine_row < over.declared->engines; ++engine_row) {
-        entry_rules const rules(over, engine_row);
-        for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
-          int const row = engine_row * devices + device;
-          int const first = offsets[row];
-          rows_[row] = {
-            passes + first, inputs_ + first, static_cast<entry_number>(offsets[row + 1] - first)};
-          found[row] = enter_row(row_entrance(map_, rules, rows_[row], row));
-        }
-      }
-    });
-    for (int row = 0; row < over.row_count(); ++row)
-      found_.add(found[row]);
+template <worker_group Workers>
+constexpr entered_rows::entered_rows(pipeline_view const& of,
+                                     pass const* passes,
+                                     int const* offsets,
+                                     Workers const& by)
+    : over(of), holders(of.lines()), cells(std::int64_t{of.lines()} * of.units(), 0),
+      places(of.lines()), inputs(offsets[of.row_count()]), rows(of.row_count()) {
+  for (int line = 0; line < over.lines(); ++line) {
+    holders[line] = holder_of(over, line);
+    places[line] = cells + static_cast<std::ptrdiff_t>(line) * over.units();
   }
-
-  [[nodiscard]] constexpr place_map const& map() const noexcept { return map_; }
-  [[nodiscard]] constexpr place_row const* rows() const noexcept { return rows_; }
-  [[nodiscard]] constexpr row_findings const& found() const noexcept { return found_; }
-
-private:
-  owned<int> holders_;
-  owned<place_code> cells_;
-  owned<place_code*> lines_;
-  owned<input_line> inputs_;
-  owned<place_row> rows_;
-  place_map map_;
-  row_findings found_;
-};
+  int const devices = over.extents.devices;
+  owned<row_findings> const of_rows(over.row_count(), {});
+  worker_parts const parts(devices, by.count());
+  by.run(parts.count, [&](int part) {
+    for (int engine_row = 0; engine_row < over.declared->engines; ++engine_row) {
+      entry_rules const rules(over, engine_row);
+      for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
+        int const row = engine_row * devices + device;
+        int const first = offsets[row];
+        rows[row] = {
+          passes + first, inputs + first, static_cast<entry_number>(offsets[row + 1] - first)};
+        of_rows[row] = enter_row(row_entrance(*this, rules, row));
+      }
+    }
+  });
+  for (int row = 0; row < over.row_count(); ++row)
+    found.add(of_rows[row]);
+}
 
 } // namespace pipelining::inline v0_3::detail
