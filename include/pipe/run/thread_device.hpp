@@ -41,7 +41,7 @@ struct thread_device {
         ends(work.ends[static_cast<std::size_t>(number)]),
         begun(work.begun[static_cast<std::size_t>(number)]),
         guards(all.guards[static_cast<std::size_t>(number)]), slots(guards.memory()),
-        standing(all.share.at(number)) {}
+        standing(all.share.devices[number]) {}
 
   //! Messages of a lane count as complete in the order of the lane, as the plan's waits presume.
   //! @return whether they are, up to `last`; else `standing` names the one that is missing.
@@ -189,7 +189,7 @@ void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
   auto const advance = [&](int device) {
     if (board.can_go_on(device) && share.take(device, thread)) {
       if (thread_device<Stages>(board, stages, device).advance())
-        share.at(device).at_home.store(true, std::memory_order_relaxed);
+        share.devices[device].at_home.store(true, std::memory_order_relaxed);
       share.put_back(device, thread);
     }
     return false;
@@ -198,7 +198,7 @@ void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
   while (share.has_any(thread)) {
     (void)share.any_of(thread, advance);
     if (!spin_until(board.spin_in_step, come))
-      share.threads[static_cast<std::size_t>(thread)].door.wait(come);
+      share.threads[thread].door.wait(come);
   }
 }
 
