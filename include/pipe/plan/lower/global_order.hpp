@@ -13,53 +13,12 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
-
-//! The row whose next pass ends first; equal ends go by row number. A tree: every node has the
-//! first of the two below it, and the rows are its leaves. A change takes no jumps that a processor
-//! could foresee wrongly, which took longer than all other work on a pass.
-struct row_tree {
-  struct node {
-    std::int64_t key = absent;
-    int row = 0;
-  };
-  static constexpr std::int64_t absent = std::numeric_limits<std::int64_t>::max() - 1;
-
-  node* nodes; // [2 leaves], node 1 above all
-  int leaves;  // a power of two
-
-  //! The leaves of a tree of so many rows.
-  [[nodiscard]] static constexpr int leaves_of(int rows) noexcept {
-    return static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)));
-  }
-  [[nodiscard]] constexpr bool empty() const noexcept { return nodes[1].key == absent; }
-  [[nodiscard]] constexpr int first() const noexcept { return nodes[1].row; }
-  //! A number that grows with a time.
-  [[nodiscard]] static constexpr std::int64_t key_of(double end) noexcept {
-    auto const bits = std::bit_cast<std::int64_t>(end + 0.0);
-    return bits < 0 ? bits ^ std::numeric_limits<std::int64_t>::max() : bits;
-  }
-  //! A row has another key, or none.
-  constexpr void set(int row, std::int64_t key) noexcept {
-    node now{key, row};
-    int at = leaves + row;
-    for (; at > 1; at /= 2) {
-      nodes[at] = now;
-      node const other = nodes[at ^ 1];
-      bool const earlier = other.key < now.key + at % 2; // of equals the left one
-      now.key = earlier ? other.key : now.key;
-      now.row = earlier ? other.row : now.row;
-    }
-    nodes[at] = now;
-  }
-};
 
 //! @brief The merge of rows into one order: the earliest end first among those whose dependencies
 //! are in it, until none may follow.
@@ -73,10 +32,7 @@ struct row_tree {
 class order_merge {
 public:
   explicit order_merge(timetable_view const& table)
-      : table_(table),
-        nodes_(2 * at(row_tree::leaves_of(table.rows()))), tree_{nodes_.data(),
-                                                                 row_tree::leaves_of(table.rows())},
-        next_(table.offsets, table.offsets + table.rows()) {
+      : table_(table), tree_(table.rows()), next_(table.offsets, table.offsets + table.rows()) {
     for (int entry = 0; entry < table.size() && all_take_time_; ++entry)
       all_take_time_ = table.ends[entry] > table.starts[entry];
     if (all_take_time_)
@@ -97,14 +53,15 @@ public:
       int& next = next_[at(row)];
       // Where others may be offered, this row is out until all that it waits for is known.
       if (!all_take_time_)
-        tree_.set(row, row_tree::absent);
+        tree_.set(row, earliest_tree::absent);
       do { // the halves of a composite pass stay together
         *last++ = next++;
         if (!all_take_time_)
           emit(row, table_.passes[last[-1]]);
       } while (next < end && table_.passes[next].overlapped);
       if (all_take_time_)
-        tree_.set(row, next < end ? row_tree::key_of(table_.ends[next]) : row_tree::absent);
+        tree_.set(row,
+                  next < end ? earliest_tree::key_of(table_.ends[next]) : earliest_tree::absent);
       else
         offer(row);
     }
@@ -137,7 +94,7 @@ private:
     if (!all_take_time_)
       waiting_[at(row)] = waits;
     if (!waits)
-      tree_.set(row, row_tree::key_of(table_.ends[entry]));
+      tree_.set(row, earliest_tree::key_of(table_.ends[entry]));
   }
   //! Notes the data that a pass of a row has made, and offers the rows that waited for it.
   void emit(int row, pass const& what) noexcept {
@@ -160,8 +117,7 @@ private:
   }
 
   timetable_view table_;
-  std::vector<row_tree::node> nodes_;
-  row_tree tree_;         // of those whose next pass may follow
+  earliest_tree tree_;    // of those whose next pass may follow
   std::vector<int> next_; // [rows]
   // Where every pass takes time, the one that ends first waits for nothing that is not in the order
   // yet.
