@@ -61,7 +61,8 @@ inline constexpr int most_group_messages = 64;
   std::int64_t const bytes = of == slot_class::copied_gradient ? extents.routes() - 1
                              : of == slot_class::tied_gradient ? work.tied_bytes
                                                                : work.totals_bytes;
-  if (bytes <= 0 || step.use_count != 1 || step.work.microbatch >= extents.microbatches)
+  if (bytes <= 0 || step.use_count != 1 || step.work.microbatch >= extents.microbatches ||
+      static_cast<int>(step.about) >= subject_count)
     return false;
   if (step.what == operation::run)
     return !relays(step);
