@@ -10,11 +10,11 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
-#include <pipe/run/begun_passes.hpp>
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/guards.hpp>
+#include <pipe/run/host_passes.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -71,7 +71,6 @@ struct alignas(cache_line) device_standing {
   std::atomic<bool> at_home = true;    // it has ended its errand
   std::atomic<int> in_hand = nothing;  // the thread that is in its program now, or nothing
   int next = 0;                        // the item to go on with; of who has it in hand
-  bool again = false;                  // the iteration begins again
 };
 
 //! The door of a thread, where it is called and sleeps, between errands and in a step.
@@ -220,16 +219,12 @@ struct thread_plan {
   plan_view view;
   rendezvous messages;
   std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
-  std::vector<std::vector<double>> starts; // [P][items], seconds
-  std::vector<std::vector<double>> ends;
-  std::vector<begun_passes> begun; // [P]
+  std::vector<host_passes> passes;         // [P]
 
   explicit thread_plan(plan lowered) : work(std::move(lowered)), view(work.view()), messages(view) {
     for (int device = 0; device < view.over.extents.devices; ++device) {
       completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
-      starts.emplace_back(view.program_of(device).size());
-      ends.emplace_back(view.program_of(device).size());
-      begun.emplace_back(view, device);
+      passes.emplace_back(view, device);
     }
   }
 };
@@ -337,6 +332,8 @@ struct thread_board {
     }
     next.messages.reset();
     again.store(false, std::memory_order_relaxed);
+    for (host_passes& each : next.passes)
+      each.begin();
     for (auto& lanes : next.completed)
       for (int& item_index : lanes)
         item_index = nothing;
@@ -345,7 +342,6 @@ struct thread_board {
       its.position.store(0, std::memory_order_relaxed);
       its.waits_on.store(nothing, std::memory_order_relaxed);
       its.next = 0;
-      its.again = false;
     }
     if (chooses())
       use(long_passes ? devices : cores);
@@ -385,7 +381,8 @@ struct thread_board {
   [[nodiscard]] dynamic_timetable last_trace() const {
     thread_plan const& ran = now != nullptr ? *now : *plans.front();
     return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
-      return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
+      host_passes const& own = ran.passes[static_cast<std::size_t>(device)];
+      return (end ? own.ends() : own.starts())[item];
     });
   }
 
