@@ -225,10 +225,11 @@ void write_programs(timetable_view const& table,
   };
   auto const tell = [&](int part, auto visit) {
     for (int i = cut(part), end = cut(part + 1); i < end; ++i) {
-      pass_ends const ends = known[table.passes[order[static_cast<std::size_t>(i)]]];
+      pass const& what = table.passes[order[static_cast<std::size_t>(i)]];
+      pass_ends const ends = known[what];
       visit({.device = ends.device, .slots = ends.slots});
-      if (ends.to != nothing)
-        visit({.device = ends.device, .to = ends.to});
+      known.for_each_message(
+        what, ends, [&](int, int to) { visit({.device = ends.device, .to = to}); });
     }
   };
   auto const each = [&](int part, auto visit) {

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -171,46 +172,68 @@ constexpr void insert_message(event* first, event* last) noexcept {
   *last = message;
 }
 
-//! The device of a pass, where its message goes, and its slots.
+//! The device of a pass, its slots, and where its messages are in a table.
 struct pass_ends {
-  int device = 0;   //!< that runs it
-  int to = nothing; //!< in a chain, the device that gets what it makes
-  int slots = 0;    //!< that it uses
+  int device = 0; //!< that runs it
+  int slots = 0;  //!< that it uses
+  int first = 0;  //!< of its messages
+  int end = 0;    //!< after them
 };
 
-//! The same for many passes: of a chain, from a table by route, kind and stage.
+//! The same for many passes, by route, kind and stage; where edges lead to other chunks, looked up
+//! anew for every pass.
 class pass_table {
 public:
-  constexpr explicit pass_table(data_uses const& uses)
-      : uses_(uses), extents_(uses.over.extents), stage_count_(extents_.stages()),
-        kind_count_(uses.over.declared->kind_count), is_chain_(uses.over.edges == nullptr),
-        ends_(is_chain_ ? extents_.routes() * kind_count_ * stage_count_ : 0) {
-    for (int i = 0; is_chain_ && i < extents_.routes() * kind_count_ * stage_count_; ++i) {
+  explicit pass_table(data_uses const& uses)
+      : uses_(uses), over_(uses.over), stage_count_(over_.extents.stages()),
+        kind_count_(over_.declared->kind_count) {
+    for (int i = 0; !uses.across && i < over_.extents.routes() * kind_count_ * stage_count_; ++i) {
       int const route = i / (kind_count_ * stage_count_);
-      bool const at_end = route > 0 && extents_.where == placement::bidirectional;
+      bool const at_end = route > 0 && over_.extents.where == placement::bidirectional;
       pass const what{static_cast<pass_kind>(i / stage_count_ % kind_count_),
                       false,
                       static_cast<std::uint16_t>(i % stage_count_),
-                      static_cast<std::uint16_t>(at_end ? extents_.microbatches - 1 : route),
+                      static_cast<std::uint16_t>(at_end ? over_.extents.microbatches - 1 : route),
                       0};
-      ends_[i] = {device_of(uses.over, what), receiver(uses.over, what), uses.slots(what)};
+      ends_.emplace_back();
+      if (!over_.contains(what))
+        continue;
+      auto const first = static_cast<int>(messages_.size());
+      for_each_receiver(what, [&](int number, int to) { messages_.emplace_back(number, to); });
+      ends_.back() = {
+        device_of(over_, what), uses.slots(what), first, static_cast<int>(messages_.size())};
     }
   }
-  [[nodiscard, gnu::always_inline]] constexpr pass_ends
-  operator[](pass const& what) const noexcept {
-    if (!is_chain_)
-      return {device_of(uses_.over, what), nothing, uses_.slots(what)};
-    int const kinds = extents_.route_of(what.microbatch) * kind_count_ + index_of(what.kind);
-    return ends_[kinds * stage_count_ + what.stage];
+  [[nodiscard, gnu::always_inline]] pass_ends operator[](pass const& what) const noexcept {
+    if (uses_.across)
+      return {device_of(over_, what), uses_.slots(what)};
+    int const kinds = over_.extents.route_of(what.microbatch) * kind_count_ + index_of(what.kind);
+    return ends_[static_cast<std::size_t>(kinds * stage_count_ + what.stage)];
+  }
+  //! Calls `visit(number, to)` for every message that a pass makes.
+  template <class Visit>
+  void for_each_message(pass const& maker, pass_ends const& ends, Visit visit) const {
+    if (uses_.across)
+      return for_each_receiver(maker, visit);
+    for (int i = ends.first; i < ends.end; ++i)
+      visit(messages_[static_cast<std::size_t>(i)].first,
+            messages_[static_cast<std::size_t>(i)].second);
   }
 
 private:
+  template <class Visit>
+  void for_each_receiver(pass const& maker, Visit visit) const {
+    for (int number = 0; number < uses_.width; ++number)
+      if (int const to = receiver(over_, maker, number); to != nothing)
+        visit(number, to);
+  }
+
   data_uses const& uses_;
-  shape extents_;
+  pipeline_view over_;
   int stage_count_;
   int kind_count_;
-  bool is_chain_;
-  owned<pass_ends> ends_;
+  std::vector<pass_ends> ends_;
+  std::vector<std::pair<int, int>> messages_; // number and receiver
 };
 
 //! @brief The one global order of passes and messages: every message after the pass that makes it.
@@ -233,28 +256,24 @@ struct message_placement {
 //! Makes the messages of a pass that are part of one exchange, or of none, by `put`.
 //! @param wanted the exchange, or `nothing`.
 template <class Put>
-constexpr void
-place_messages_of(message_placement const& work, int entry, int wanted, Put put) noexcept {
-  pipeline_view const& over = work.table.over;
+void place_messages_of(message_placement const& work, int entry, int wanted, Put put) {
   pass const& maker = work.table.passes[entry];
-  int const width = graph_width(over);
-  for (int number = 0; number < width; ++number) {
-    int const to = receiver(over, maker, number);
-    if (to == nothing)
-      continue;
-    int const exchange = work.entries == nullptr ? nothing : exchange_of(over, maker, number);
+  pass_ends const ends = work.known[maker];
+  work.known.for_each_message(maker, ends, [&](int number, int to) {
+    int const exchange =
+      work.entries == nullptr ? nothing : exchange_of(work.table.over, maker, number);
     if (exchange != wanted)
-      continue;
-    event& message = put(entry, device_of(over, maker), to);
+      return;
+    event& message = put(entry, ends.device, to);
     message.number = number;
     message.exchange = exchange;
-  }
+  });
 }
 
 //! Notes that a pass is placed. Where it is the last that makes something for an exchange, hands
 //! all messages of the exchange to `put`.
 template <class Put>
-constexpr void place_exchanges(message_placement const& work, int entry, Put put) noexcept {
+void place_exchanges(message_placement const& work, int entry, Put put) {
   pipeline_view const over = work.table.over;
   pass const& maker = work.table.passes[entry];
   work.entries[pass_index(over, maker)] = entry;
@@ -288,7 +307,6 @@ constexpr void place_exchanges(message_placement const& work, int entry, Put put
 template <class Put>
 void place_events(message_placement const& work, int first, int end, Put put) {
   timetable_view const& table = work.table;
-  bool const is_chain = table.over.edges == nullptr;
   std::vector<event> messages; // of a slot
   auto const add = [&messages](int entry, int from, int to) -> event& {
     event& message = messages.emplace_back(); // in place: a copy would wait for its parts
@@ -305,10 +323,7 @@ void place_events(message_placement const& work, int first, int end, Put put) {
       pass_ends const ends = work.known[table.passes[entry]];
       put(event{.entry = entry, .device = ends.device, .slots = ends.slots});
       std::size_t const before = messages.size();
-      if (ends.to != nothing)
-        add(entry, ends.device, ends.to);
-      else if (!is_chain)
-        place_messages_of(work, entry, nothing, add);
+      place_messages_of(work, entry, nothing, add);
       for (std::size_t k = before; k < messages.size() && work.slots; ++k)
         insert_message(messages.data(), messages.data() + k);
     }
