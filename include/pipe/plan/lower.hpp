@@ -186,8 +186,8 @@ inline void check_budget(plan_view work, std::int64_t limit) {
   return std::move(work.placed);
 }
 
-//! Writes the programs of all devices. Workers make the events of a chain as they need them; those
-//! of graphs take long, and exchanges and hooks look back, so they are made once.
+//! Writes the programs of all devices. Workers make events as they need them. Exchanges and hooks
+//! look back, and edges to other chunks take long, so there they are made once.
 template <communication_policy Policy, worker_group Workers>
 void write_programs(timetable_view const& table,
                     std::vector<int> const& order,
@@ -207,7 +207,7 @@ void write_programs(timetable_view const& table,
                                     Policy::duplex_groups,
                                     known,
                                     joins ? entries.data() : nullptr};
-  if (table.over.edges != nullptr || has_hooks(result)) {
+  if (joins || uses.across || has_hooks(result)) {
     std::vector<event> const events = list_events(placement, result);
     auto const each = [&](int, auto visit) {
       for (event const& what : events)

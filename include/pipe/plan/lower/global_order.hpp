@@ -256,9 +256,9 @@ struct message_placement {
 //! Makes the messages of a pass that are part of one exchange, or of none, by `put`.
 //! @param wanted the exchange, or `nothing`.
 template <class Put>
-void place_messages_of(message_placement const& work, int entry, int wanted, Put put) {
+void place_messages_of(
+  message_placement const& work, int entry, pass_ends const& ends, int wanted, Put put) {
   pass const& maker = work.table.passes[entry];
-  pass_ends const ends = work.known[maker];
   work.known.for_each_message(maker, ends, [&](int number, int to) {
     int const exchange =
       work.entries == nullptr ? nothing : exchange_of(work.table.over, maker, number);
@@ -295,8 +295,10 @@ void place_exchanges(message_placement const& work, int entry, Put put) {
     if (exchange == nothing || exchange == before)
       continue;
     before = exchange;
-    for (int member = 0; member < members; ++member)
-      place_messages_of(work, entry_of(member), exchange, put);
+    for (int member = 0; member < members; ++member) {
+      int const made = entry_of(member);
+      place_messages_of(work, made, work.known[work.table.passes[made]], exchange, put);
+    }
   }
 }
 
@@ -323,7 +325,7 @@ void place_events(message_placement const& work, int first, int end, Put put) {
       pass_ends const ends = work.known[table.passes[entry]];
       put(event{.entry = entry, .device = ends.device, .slots = ends.slots});
       std::size_t const before = messages.size();
-      place_messages_of(work, entry, nothing, add);
+      place_messages_of(work, entry, ends, nothing, add);
       for (std::size_t k = before; k < messages.size() && work.slots; ++k)
         insert_message(messages.data(), messages.data() + k);
     }
