@@ -134,10 +134,9 @@ struct alignas(64) entry_links {
 
   int made = none; //!< from the line of row 0 of the stage; none where there is no such kind
   int also[2] = {none, none};
-  int input = none; //!< likewise, of another stage; of a graph, from the line of stage 0
+  int input = none; //!< likewise, of another stage; of a graph, whether there is one
   int own[kind_links::most_own] = {none, none, none, none};
   std::int16_t chunk_step = 0; //!< 0 where sequences are whole
-  std::int8_t input_step = 0;  //!< to that stage
   std::int8_t wanted = 0;      //!< how many wanted rows it makes
   bool runs_here = false;      //!< on the engine of the row
 };
@@ -174,9 +173,8 @@ struct entry_rules {
         bool const there = links.input_step == group_step ? over.edges != nullptr
                            : links.input_step < 0         ? where % 2 == 1
                                                           : where / 2 == 1;
-        result.input_step = links.input_step;
         if (links.input != kind_links::none && there)
-          result.input = links.input * stage_count + (over.edges == nullptr ? links.input_step : 0);
+          result.input = links.input * stage_count + links.input_step;
       }
     }
   }
@@ -238,8 +236,7 @@ struct row_entrance {
   int device, last_stage, one_way;
   bool one_route;
   bool plain;      //!< stages are a chain, all microbatches have as many chunks
-  bool one_chunk;  //!< all edges are of the same chunk
-  bool simple;     //!< no groups of stages either
+  bool chain;      //!< stages are a chain
   place_code here; //!< entries of this row have codes from here on, those after it greater ones
 
   constexpr row_entrance(entered_rows const& into, entry_rules const& by, int at)
@@ -248,10 +245,7 @@ struct row_entrance {
         device(at % extents.devices), last_stage(extents.stages() - 1),
         one_way(into.over.declared->rows * (last_stage + 1)), one_route(extents.routes() == 1),
         plain(map.over.edges == nullptr && map.over.first_units == nullptr),
-        one_chunk(map.over.edges == nullptr || !names_chunks(map.over)),
-        simple(map.over.edges == nullptr ||
-               (one_chunk &&
-                *first_neighbour(map.over.edges, last_stage + 1, last_stage + 1, group_step) == 0)),
+        chain(map.over.edges == nullptr),
         here((static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
 
   //! The place of a pass.
@@ -269,29 +263,6 @@ struct row_entrance {
   [[nodiscard]] constexpr bool lacks(int line, int unit, place_code behind) const noexcept {
     return places_of[line][unit] - here >= behind; // those before it have codes from here on
   }
-  //! True where a stage reads others, none of them and not itself of a group.
-  [[nodiscard]] constexpr bool reads_simply(entry_links const& links, int stage) const noexcept {
-    if (simple || !one_chunk || map.over.in_group(stage))
-      return simple;
-    int const count = neighbours(map.over, stage, links.input_step);
-    return count == 1 && !map.over.in_group(neighbour(map.over, stage, links.input_step, 0).stage);
-  }
-  //! The line on another device that a pass reads of stages before or after it. @pre reads_simply
-  //! @param first the line of row 0 of the flow on stage 0
-  [[nodiscard]] constexpr input_line input_of(
-    entry_links const& links, int first, int stage, int unit, place_code behind) const noexcept {
-    bool const graph = map.over.edges != nullptr;
-    int const count = graph ? neighbours(map.over, stage, links.input_step) : 1;
-    input_line found = nothing_before;
-    for (int k = 0; k < count; ++k) {
-      int const line = first + links.input +
-                       (graph ? neighbour(map.over, stage, links.input_step, k).stage : stage);
-      if (holders[line] == device ? lacks(line, unit, behind) : found != nothing_before)
-        return several_before;
-      found = holders[line] == device ? found : line;
-    }
-    return found;
-  }
   //! Finds what an entry waits for.
   //! @param base the line of row 0 of the flow on its stage
   constexpr void find_waits(entry_number i,
@@ -301,10 +272,11 @@ struct row_entrance {
                             pass const& what) const noexcept {
     int const unit = place.first + what.chunk;
     place_code const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
-    input_line input = links.input == entry_links::none ? nothing_before
-                       : !reads_simply(links, what.stage)
-                         ? several_before
-                         : input_of(links, base - what.stage, what.stage, unit, behind);
+    input_line input = links.input == entry_links::none ? nothing_before : several_before;
+    if (int const line = base + links.input; chain && input == several_before)
+      input = holders[line] != device     ? line
+              : lacks(line, unit, behind) ? several_before
+                                          : nothing_before;
     for (int k = 0; k < kind_links::most_own && links.own[k] != entry_links::none; ++k)
       if (lacks(base + links.own[k], unit, behind))
         input = several_before;
