@@ -265,6 +265,7 @@ struct kind_links {
   number own[4] = {none, none, none, none}; //!< rows that it reads of its own stage and unit
   number chunk_step = 0; //!< -1, +1: it follows its row of the chunk before, after
   number products[3] = {none, none, none}; //!< the data that it makes for other stages
+  number wanted = 0;                       //!< how many of the rows that it makes each unit wants
 
   friend constexpr bool operator==(kind_links const&, kind_links const&) = default;
 };
