@@ -189,7 +189,6 @@ inline bool check_items(plan_view const& work,
                         device_finding& found) {
   auto const steps = work.program_of(device);
   entered_messages messages{work,
-                            message_numbers(work),
                             device,
                             notes.sender,
                             space.lanes.get(work.lanes[device], {}),
