@@ -65,7 +65,7 @@ TEST_CASE("layers without experts and frozen ones are counted as they are") {
   CHECK(content[1] == pp::stage_content{.layers = 4, .dense = 1, .frozen = 1});
   CHECK(content[2] == pp::stage_content{.layers = 55, .output = true});
   // By hand: a dense layer has three matrices of 7168 x 18432, the others 32 + 1 of 256 experts.
-  std::int64_t const attention = pp::detail::attention_parameters(model);
+  std::int64_t const attention = model.attention_parameters();
   std::int64_t const dense = attention + 3LL * 7168 * 18432;
   std::int64_t const mixed = attention + 33 * 3LL * 7168 * 2048 + 7168LL * 256;
   std::int64_t const embedding = 7168LL * 129280;
@@ -80,7 +80,7 @@ TEST_CASE("layers without experts and frozen ones are counted as they are") {
   pp::stage_bytes const trained =
     pp::prediction{model, setup}.bytes({.layers = 2, .dense = 2}, whole);
   CHECK(trained.gradients == 4 * 2 * dense);
-  CHECK(trained.activation == 2 * pp::detail::dense_shape(model).activation_bytes(4096));
+  CHECK(trained.activation == 2 * model.dense_shape().activation_bytes(4096));
   auto const seconds = [&](pp::stage_content const& of, pp::pass_kind kind) {
     return pp::prediction{model, setup, pp::gpu::named("h100"), {}}.pass_seconds(
       of, kind, {4096, 0});
@@ -293,7 +293,7 @@ TEST_CASE("shards of a vocabulary share its products and its bytes") {
     shards += pp::prediction{model, setup}.bytes(each, lengths).weights;
   CHECK(shards == whole);
   CHECK(pp::prediction{model, setup}.bytes(content.back(), lengths).logits ==
-        pp::detail::logits_bytes(model, 4096) / 2);
+        model.logits_bytes(4096) / 2);
 }
 
 TEST_CASE("recomputation repeats the forward pass, copies take the link to the host") {

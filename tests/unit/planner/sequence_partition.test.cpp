@@ -24,9 +24,9 @@ namespace pp = pipelining;
 namespace {
 
 constexpr std::array<int, 4> quarters = [] {
-  std::array<int, 4> lengths{};
-  pp::balanced_partition(lengths, 1024, pp::sequence_work::of_attention(2.67, 1024), 8);
-  return lengths;
+  auto const lengths =
+    pp::balanced_partition(1024, 4, pp::sequence_work::of_attention(2.67, 1024), 8);
+  return std::array{lengths[0], lengths[1], lengths[2], lengths[3]};
 }();
 static_assert(quarters[0] + quarters[1] + quarters[2] + quarters[3] == 1024);
 static_assert(quarters[0] > quarters[1] && quarters[1] > quarters[2] && quarters[2] > quarters[3]);

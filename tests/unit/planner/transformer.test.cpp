@@ -62,7 +62,7 @@ TEST_CASE("shapes count what the golden file counts") {
     pp::token_range const all{g.sequence, 0};
     CHECK(pp::transformer::named(g.name) == g.shape);
     CHECK(g.shape.parameters() == g.parameters);
-    CHECK(pp::detail::layer_parameters(g.shape) == g.layer_parameters);
+    CHECK(g.shape.layer_parameters() == g.layer_parameters);
     CHECK(layer_flops(g.shape, pp::pass_kind::forward, all) == g.forward);
     CHECK(layer_flops(g.shape, pp::pass_kind::backward_input, all) == g.input);
     CHECK(layer_flops(g.shape, pp::pass_kind::backward_weight, all) == g.weight);
@@ -109,14 +109,14 @@ TEST_CASE("a mixture of experts holds all of them and runs some") {
   double const router = 2.0 * 100 * mixtral.hidden * mixtral.experts;
   CHECK(mixtral.linear_flops({100, 0}) == dense.linear_flops({100, 0}) + router);
   // Two of eight devices' experts: 7/8 of the tokens' copies leave, and come back.
-  CHECK(pp::detail::expert_message_bytes(mixtral, 100, 8) == 2 * 2.0 * 100 * 4096 * 2 * 7 / 8);
-  CHECK(pp::detail::expert_message_bytes(mixtral, 100, 1) == 0);
+  CHECK(mixtral.expert_message_bytes(100, 8) == 2 * 2.0 * 100 * 4096 * 2 * 7 / 8);
+  CHECK(mixtral.expert_message_bytes(100, 1) == 0);
 }
 
 TEST_CASE("shapes that no model has are refused by name") {
   auto const message = [](pp::transformer const& shape) -> std::string {
     try {
-      pp::detail::check_transformer(shape);
+      shape.check();
     } catch (std::invalid_argument const& error) {
       return error.what();
     }
@@ -140,25 +140,21 @@ TEST_CASE(
     return pp::transformer{
       .layers = layers, .hidden = hidden, .ffn = ffn, .vocabulary = vocabulary};
   };
-  CHECK_THROWS_WITH(pp::detail::check_transformer(shape(1, most, 1, 1)),
-                    doctest::Contains("more than 1e15 parameters"));
-  CHECK_NOTHROW(pp::detail::check_transformer(shape(1, most / 4, 1, 1)));
-  CHECK_THROWS_WITH(pp::detail::check_transformer(shape(1, most + 1, 1, 1)),
+  CHECK_THROWS_WITH(shape(1, most, 1, 1).check(), doctest::Contains("more than 1e15 parameters"));
+  CHECK_NOTHROW(shape(1, most / 4, 1, 1).check());
+  CHECK_THROWS_WITH(shape(1, most + 1, 1, 1).check(),
                     "transformer: hidden must be a whole number from 0 to 2^24");
   for (pp::transformer const& large : {shape(most, most, 1, 1),
                                        shape(1, most, most, 1),
                                        shape(most, 1 << 12, 1 << 14, 1),
                                        shape(1, most, 1, most)})
-    CHECK_THROWS_WITH(pp::detail::check_transformer(large),
-                      doctest::Contains("more than 1e15 parameters"));
+    CHECK_THROWS_WITH(large.check(), doctest::Contains("more than 1e15 parameters"));
   pp::transformer experts = shape(1, 1 << 14, 1 << 14, 1);
   experts.experts = experts.experts_per_token = most;
-  CHECK_THROWS_WITH(pp::detail::check_transformer(experts),
-                    doctest::Contains("more than 1e15 parameters"));
+  CHECK_THROWS_WITH(experts.check(), doctest::Contains("more than 1e15 parameters"));
   pp::transformer heads = shape(1, 1 << 14, 1, 1);
   heads.heads = heads.head_width = most;
-  CHECK_THROWS_WITH(pp::detail::check_transformer(heads),
-                    doctest::Contains("more than 1e15 parameters"));
+  CHECK_THROWS_WITH(heads.check(), doctest::Contains("more than 1e15 parameters"));
 }
 
 // What the makers say of their models, in 1e9: all parameters, and those that a token meets,
@@ -186,8 +182,8 @@ TEST_CASE("models of today have as many parameters as their makers say") {
     pp::transformer const model = pp::transformer::named(each.name);
     double const ends = (model.tied ? 1.0 : 2.0) * model.hidden * model.vocabulary;
     double const met =
-      pp::detail::of_layers(model, model.layers, model.dense_layers, [](pp::transformer const& of) {
-        return double(pp::detail::met_parameters(of));
+      model.of_layers(model.layers, model.dense_layers, [](pp::transformer const& of) {
+        return double(of.met_parameters());
       });
     CHECK(double(model.parameters()) / 1e9 > 0.988 * each.all);
     CHECK(double(model.parameters()) / 1e9 < 1.012 * each.all);
@@ -199,7 +195,7 @@ TEST_CASE("models of today have as many parameters as their makers say") {
 TEST_CASE("the first layers of DeepSeek-V3 have no experts") {
   // By hand: in 1e6 parameters, attention has 187.1 and a matrix of an expert 3 x 7168 x 2048.
   pp::transformer const model = pp::transformer::named("deepseek-v3");
-  double const attention = double(pp::detail::attention_parameters(model));
+  double const attention = double(model.attention_parameters());
   double const expert = 3.0 * 7168 * 2048;
   double const all = 61 * attention + 3 * 3.0 * 7168 * 18432 + 58 * (257 * expert + 7168.0 * 256) +
                      2.0 * 7168 * 129280;
@@ -207,11 +203,10 @@ TEST_CASE("the first layers of DeepSeek-V3 have no experts") {
   CHECK(all / 1e9 == doctest::Approx(671).epsilon(0.001));
   pp::transformer without = model;
   without.dense_layers = 0;
-  CHECK_THROWS_WITH(pp::detail::check_transformer(without), doctest::Contains("belong together"));
+  CHECK_THROWS_WITH(without.check(), doctest::Contains("belong together"));
   without = model;
   without.dense_layers = 62;
-  CHECK_THROWS_WITH(pp::detail::check_transformer(without),
-                    doctest::Contains("at most all layers"));
+  CHECK_THROWS_WITH(without.check(), doctest::Contains("at most all layers"));
 }
 
 TEST_CASE("latent attention multiplies wider queries and keys than it adds up") {
@@ -226,7 +221,7 @@ TEST_CASE("latent attention multiplies wider queries and keys than it adds up") 
                               .key_rank = 5,
                               .rope_width = 2};
   CHECK(model.attention_flops(pp::pass_kind::forward, {1, 7}) == 2 * (2 * 6 + 2 * 4) * 7.5);
-  CHECK(pp::detail::attention_parameters(model) ==
+  CHECK(model.attention_parameters() ==
         16 * 3 + 3 * 2 * 6 + 16 * (5 + 2) + 5 * 2 * (4 + 4) + 2 * 4 * 16);
   CHECK(model.key_value_bytes(1) == 2 * (2 * 6 + 2 * 4));
   CHECK(model.attention_activation_bytes(1) == 2 * (12 + 12 + 8 + 8) + 4 * 2);

@@ -116,8 +116,8 @@ layer_bytes bytes_of_piece(pp::prediction const& on,
     return {.attention = all};
   double const tokens = static_cast<double>(piece.tokens) * on.setup.sequences;
   double const copies = tokens * 2 * model.hidden * model.experts_per_token / tensor;
-  double const inner = tokens * (model.gated ? 6.0 : 4.0) *
-                       static_cast<double>(pp::detail::inner_width(model)) / tensor;
+  double const inner =
+    tokens * (model.gated ? 6.0 : 4.0) * static_cast<double>(model.inner_width()) / tensor;
   return {.attention = all - copies - inner, .experts = copies + inner, .copies = copies};
 }
 
@@ -214,13 +214,11 @@ pp::cost_table measured_times(pp::cut_costs const& parts,
 //! layer its part of the bytes of what its stage gathers or scatters.
 class expert_times {
 public:
-  expert_times(expert_work const& work, any_cost const& whole) : work_(work), whole_(whole) {
-    of_stage_.resize(work.counts.size());
-    for (std::size_t layer = 0; layer < work.layers.size(); ++layer) {
-      pp::stage_bytes& of = of_stage_[static_cast<std::size_t>(work.stages[layer])];
-      of.weights += work.weights[layer].weights;
-      of.gradients += work.weights[layer].gradients;
-    }
+  //! @param stages bytes of the stages @param whole the times of their passes
+  expert_times(expert_work const& work,
+               std::vector<pp::stage_bytes> const& stages,
+               any_cost const& whole)
+      : work_(work), stages_(stages), whole_(whole) {
     std::optional<measured_sequences> of_sequences;
     if (work.asked.measured_layers) {
       measured_ = measured_times(*work.asked.measured_layers, work.layers);
@@ -264,7 +262,7 @@ private:
     auto const part = kind.calls == pp::stage_call::scatter_gradients ? &pp::stage_bytes::gradients
                                                                       : &pp::stage_bytes::weights;
     return all * static_cast<double>(work_.weights[layer].*part) /
-           static_cast<double>(of_stage_[of.stage].*part);
+           static_cast<double>(stages_[of.stage].*part);
   }
 
   struct times {
@@ -299,12 +297,12 @@ private:
     layer_bytes const bytes = bytes_of_piece(of, layer, piece);
     pp::token_range const all{piece.tokens, piece.offset};
     bool const travels = has_experts(layer);
-    double const message = travels ? pp::detail::expert_message_bytes(
-                                       of.model, all.length, of.setup.expert, of.setup.sequences) /
-                                       of.setup.tensor / (of.on.link_gb_per_s * 1e9)
-                                   : 0;
-    double const parameters = (of.model.gated ? 3.0 : 2.0) * of.model.hidden *
-                              static_cast<double>(pp::detail::inner_width(of.model));
+    double const message =
+      travels ? of.model.expert_message_bytes(all.length, of.setup.expert, of.setup.sequences) /
+                  of.setup.tensor / (of.on.link_gb_per_s * 1e9)
+              : 0;
+    double const parameters =
+      (of.model.gated ? 3.0 : 2.0) * of.model.hidden * static_cast<double>(of.model.inner_width());
     double const experts =
       travels ? 2.0 * of.setup.sequences * static_cast<double>(all.length) * parameters /
                   (of.on.peak_tflops * 1e12 * of.setup.tensor * of.reached.linear)
@@ -329,8 +327,8 @@ private:
   }
 
   expert_work const& work_;
+  std::vector<pp::stage_bytes> const& stages_;
   any_cost const& whole_;
-  std::vector<pp::stage_bytes> of_stage_;  // weights and gradients
   std::vector<times> of_layer_;            // [layers][microbatches]
   std::optional<pp::cost_table> measured_; // by microbatch, in place of these, but for copies
 };
@@ -384,7 +382,7 @@ evaluated cut_at_experts(choose_command const& asked,
   for (int device = 0; device < asked.devices; ++device)
     resident.push_back(resident_on(asked, one, plain.table, stages, device));
   std::vector<layer_bytes> const bytes = work.bytes();
-  expert_times const times(work, whole);
+  expert_times const times(work, stages, whole);
   try {
     plain.table = shorter_of(plain.table, work.counts, times);
   } catch (std::invalid_argument const& error) {

@@ -102,8 +102,7 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
     return pp::even_partition(tokens, chunks);
   pp::token_range const all{tokens, 0};
   double const linear =
-    pp::detail::of_layers(asked.model,
-                          asked.model.layers,
+    asked.model.of_layers(asked.model.layers,
                           asked.model.dense_layers,
                           [&](pp::transformer const& of) { return of.linear_flops(all); }) /
       asked.reached.linear +

@@ -7,6 +7,7 @@
 
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/planner/cut/least_cut.hpp>
 
 #include <algorithm>
 #include <array>
@@ -89,45 +90,24 @@ inline void check_cut(std::span<layer_cost const> layers,
                                                       std::span<double const> speeds = {},
                                                       layer_ends const& ends = {}) {
   detail::check_cut(layers, stages, speeds, ends);
-  std::size_t const count = layers.size();
-  auto const width = static_cast<std::size_t>(stages) + 1;
-  std::vector<double> before(count + 1);
-  for (std::size_t i = 0; i < count; ++i)
-    before[i + 1] = before[i] + layers[i].sum();
-  constexpr double none = std::numeric_limits<double>::infinity();
-  double slowest = none;
-  std::vector<int> begins((count + 1) * width);
-  for (bool const squares : {false, true}) {
-    std::vector<double> best((count + 1) * width, none);
-    best[0] = 0;
-    for (std::size_t end = 0; end <= count; ++end)
-      for (std::size_t begin = 0; begin <= end; ++begin) {
-        double const layers_alone = before[end] - before[begin];
-        for (std::size_t used = 1; used < width; ++used) {
-          double const work = layers_alone + (used == 1 ? ends.first.sum() : 0) +
-                              (used + 1 == width ? ends.last.sum() : 0);
-          double const stage = speeds.empty() ? work : work / speeds[used - 1];
-          if (squares && stage > slowest * (1 + 1e-12))
-            continue;
-          double const rest = best[begin * width + used - 1];
-          double const all = squares ? rest + stage * stage : std::max(rest, stage);
-          if (all < best[end * width + used]) {
-            best[end * width + used] = all;
-            begins[end * width + used] = static_cast<int>(begin);
-          }
-        }
-      }
-    if (!squares)
-      slowest = best[count * width + width - 1];
-  }
-  std::vector<int> result(static_cast<std::size_t>(stages));
-  std::size_t end = count;
-  for (std::size_t used = width - 1; used > 0; --used) {
-    auto const begin = static_cast<std::size_t>(begins[end * width + used]);
-    result[used - 1] = static_cast<int>(end - begin);
-    end = begin;
-  }
-  return result;
+  std::vector<double> before{0};
+  for (layer_cost const& each : layers)
+    before.push_back(before.back() + each.sum());
+  auto const time_of = [&](int begin, int end) {
+    double const alone =
+      before[static_cast<std::size_t>(end)] - before[static_cast<std::size_t>(begin)];
+    return [&, alone](int stage) {
+      double const work =
+        alone + (stage == 0 ? ends.first.sum() : 0) + (stage + 1 == stages ? ends.last.sum() : 0);
+      return speeds.empty() ? work : work / speeds[static_cast<std::size_t>(stage)];
+    };
+  };
+  int const count = static_cast<int>(layers.size());
+  double const most = detail::least_cut(count, stages, 0, time_of, detail::slower).cost;
+  auto const squares = [most](double rest, double time) {
+    return time > most * (1 + 1e-12) ? std::numeric_limits<double>::infinity() : rest + time * time;
+  };
+  return detail::least_cut(count, stages, 0, time_of, squares).lengths;
 }
 
 namespace detail {

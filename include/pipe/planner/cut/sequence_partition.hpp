@@ -15,6 +15,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
+#include <pipe/planner/cut/least_cut.hpp>
 #include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
@@ -102,31 +103,34 @@ constexpr void check_partition(int tokens, int chunks, int alignment) {
 }
 
 //! Cuts at the multiples of `alignment` nearest to `boundary(j)`, j = 1 ... C - 1, such that no
-//! chunk is empty.
-constexpr void cut_at(std::span<int> lengths, int tokens, int alignment, auto const& boundary) {
-  int const chunks = static_cast<int>(lengths.size());
+//! chunk is empty: [C] tokens of each chunk.
+[[nodiscard]] constexpr std::vector<int>
+cut_at(int tokens, int chunks, int alignment, auto const& boundary) {
   check_partition(tokens, chunks, alignment);
+  std::vector<int> lengths;
   int const steps = (tokens - 1) / alignment + 1;
   int before = 0;
   for (int j = 1; j < chunks; ++j) {
     int cut = static_cast<int>(boundary(j) / alignment + 0.5);
     cut = cut > before ? cut : before + 1;
     cut = cut < steps - (chunks - j) ? cut : steps - (chunks - j);
-    lengths[static_cast<std::size_t>(j) - 1] = (cut - before) * alignment;
+    lengths.push_back((cut - before) * alignment);
     before = cut;
   }
-  lengths.back() = tokens - before * alignment;
+  lengths.push_back(tokens - before * alignment);
+  return lengths;
 }
 
 } // namespace detail
 
 //! @brief Chunks of equal length, as near as the alignment allows.
-//! @param[out] lengths [C] tokens of each chunk. @param alignment all chunks but the last are
-//! multiples of it.
+//! @param alignment all chunks but the last are multiples of it.
+//! @return [C] tokens of each chunk.
 //! @throws std::invalid_argument when a chunk would be empty.
-constexpr void even_partition(std::span<int> lengths, int tokens, int alignment = 1) {
-  double const share = static_cast<double>(tokens) / static_cast<double>(lengths.size());
-  detail::cut_at(lengths, tokens, alignment, [share](int j) { return share * j; });
+[[nodiscard]] constexpr std::vector<int> even_partition(int tokens, int chunks, int alignment = 1) {
+  return detail::cut_at(tokens, chunks, alignment, [=](int j) {
+    return static_cast<double>(tokens) / static_cast<double>(chunks) * j;
+  });
 }
 
 //! @brief Chunks of equal work, forward and backward together.
@@ -134,16 +138,15 @@ constexpr void even_partition(std::span<int> lengths, int tokens, int alignment 
 //! Chunk j ends at the multiple of `alignment` nearest to s = (-a + sqrt(a^2 + 2 q j T / C)) / q,
 //! where a s + q s^2 / 2 is the work of the first s tokens and T the work of all.
 //!
-//! @param[out] lengths [C] tokens of each chunk. @param alignment all chunks but the last are
-//! multiples of it.
+//! @param alignment all chunks but the last are multiples of it.
+//! @return [C] tokens of each chunk.
 //! @throws std::invalid_argument when a chunk would be empty, or for work that is not positive.
 //! @complexity O(C).
 //! @source Sun et al., "Seq1F1B", NAACL 2025 (arXiv:2406.03488), computation-wise partition; the
 //! closed form and the backward weights are an own derivation.
-constexpr void balanced_partition(std::span<int> lengths,
-                                  int tokens,
-                                  sequence_work const& work,
-                                  int alignment = 1) {
+[[nodiscard]] constexpr std::vector<int>
+balanced_partition(int tokens, int chunks, sequence_work const& work, int alignment = 1) {
+  detail::check_partition(tokens, chunks, alignment);
   double const a = work.linear * (1 + work.backward_linear);
   double const q = work.quadratic * (1 + work.backward_quadratic);
   double const all = (a + 0.5 * q * tokens) * tokens;
@@ -151,31 +154,10 @@ constexpr void balanced_partition(std::span<int> lengths,
   if (!(a >= 0 && q >= 0 && all > 0 && all <= most && a * a + 2 * q * all <= most))
     throw std::invalid_argument(
       "sequence partition: the work of a token must be positive and finite");
-  double const chunks = static_cast<double>(lengths.size());
-  detail::cut_at(lengths, tokens, alignment, [=](int j) {
+  return detail::cut_at(tokens, chunks, alignment, [=](int j) {
     double const part = all * j / chunks;
-    // The same root as in the text, in the form that loses no digits and allows q = 0.
     return 2 * part / (a + detail::square_root(a * a + 2 * q * part));
   });
-}
-
-//! @brief Chunks of equal length, as near as the alignment allows: [C] tokens of each chunk.
-//! @throws std::invalid_argument when a chunk would be empty.
-[[nodiscard]] inline std::vector<int> even_partition(int tokens, int chunks, int alignment = 1) {
-  detail::check_partition(tokens, chunks, alignment);
-  std::vector<int> lengths(static_cast<std::size_t>(chunks));
-  even_partition(lengths, tokens, alignment);
-  return lengths;
-}
-
-//! @brief Chunks of equal work: [C] tokens of each chunk.
-//! @throws std::invalid_argument when a chunk would be empty, or for work that is not positive.
-[[nodiscard]] inline std::vector<int>
-balanced_partition(int tokens, int chunks, sequence_work const& work, int alignment = 1) {
-  detail::check_partition(tokens, chunks, alignment);
-  std::vector<int> lengths(static_cast<std::size_t>(chunks));
-  balanced_partition(lengths, tokens, work, alignment);
-  return lengths;
 }
 
 //! @brief The partition whose slowest chunk is fastest, forward and backward together, for any
@@ -197,38 +179,20 @@ fastest_partition(int tokens, int chunks, chunk_time auto const& time, int align
   detail::check_partition(tokens, chunks, alignment);
   int const steps = (tokens - 1) / alignment + 1;
   auto const token = [=](int step) { return step == steps ? tokens : step * alignment; };
-  auto const width = static_cast<std::size_t>(chunks) + 1;
-  // slowest[e C' + c]: of the best c chunks that end at step e; begins: where the last of them
-  // begins
-  std::vector<double> slowest((static_cast<std::size_t>(steps) + 1) * width,
-                              std::numeric_limits<double>::infinity());
-  std::vector<int> begins(slowest.size(), 0);
-  slowest[0] = 0;
-  for (int end = 1; end <= steps; ++end)
-    for (int begin = 0; begin < end; ++begin) {
-      int const length = token(end) - token(begin);
-      double total = 0;
-      for (pass_kind const kind : detail::split_kinds(training))
-        total += time(kind, length, token(begin));
-      if (!(total >= 0 && total <= std::numeric_limits<double>::max()))
-        throw std::invalid_argument(
-          "sequence partition: the time of a chunk must be a finite number and not negative");
-      double const* const before = slowest.data() + static_cast<std::size_t>(begin) * width;
-      std::size_t const here = static_cast<std::size_t>(end) * width;
-      for (std::size_t count = 1; count < width; ++count) {
-        double const most = before[count - 1] > total ? before[count - 1] : total;
-        if (most < slowest[here + count]) {
-          slowest[here + count] = most;
-          begins[here + count] = begin;
-        }
-      }
-    }
-  std::vector<int> lengths(static_cast<std::size_t>(chunks));
-  int end = steps;
-  for (std::size_t count = width - 1; count > 0; --count) {
-    int const begin = begins[static_cast<std::size_t>(end) * width + count];
-    lengths[count - 1] = token(end) - token(begin);
-    end = begin;
+  auto const work_of = [&](int begin, int end) {
+    double total = 0;
+    for (pass_kind const kind : detail::split_kinds(training))
+      total += time(kind, token(end) - token(begin), token(begin));
+    if (!(total >= 0 && total <= std::numeric_limits<double>::max()))
+      throw std::invalid_argument(
+        "sequence partition: the time of a chunk must be a finite number and not negative");
+    return [total](int) { return total; };
+  };
+  std::vector<int> lengths = detail::least_cut(steps, chunks, 1, work_of, detail::slower).lengths;
+  for (int begin = 0; int& length : lengths) {
+    int const end = begin + length;
+    length = token(end) - token(begin);
+    begin = end;
   }
   return lengths;
 }

@@ -157,13 +157,6 @@ struct time_unit {
 };
 inline constexpr time_unit time_units[] = {{"s", 1}, {"ms", 1e3}, {"us", 1e6}, {"ns", 1e9}};
 
-//! The extents of a cut, for a table of its times.
-[[nodiscard]] inline shape extents_of_cut(int stages, int chunks) {
-  shape const extents{.devices = stages, .chunks = chunks};
-  check_extents(extents);
-  return extents;
-}
-
 //! Every number with as many digits as bring it back. A number below the range is noise of a
 //! measurement, and 0.
 //! @throws std::invalid_argument for a number that `read_costs` would refuse.
@@ -175,162 +168,6 @@ inline void append_cost(std::string& out, double number, number_range const& ran
                                 "; choose a unit in which they are");
   char digits[32];
   out.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
-}
-
-[[noreturn]] inline void
-refuse_costs(flat_json const& file, std::string const& name, std::string const& what) {
-  throw std::invalid_argument("costs, line " + std::to_string(file.line_of(name)) + ": " +
-                              quote(name) + ' ' + what);
-}
-
-//! The number of a member that must be there.
-[[nodiscard]] inline double
-number_in_costs(flat_json const& file, std::string const& name, number_range const& range) {
-  if (!file.names().contains(name))
-    throw std::invalid_argument("costs: '" + name +
-                                "' is missing; write the file anew by write_costs");
-  auto const found = file.numbers().find(name);
-  if (found == file.numbers().end() || !range.contains(found->second))
-    refuse_costs(file, name, std::string("must be a number, ") + range.words);
-  return found->second;
-}
-
-//! How many of the file's units of time are one of ours: of a second, where it says its unit.
-[[nodiscard]] inline double unit_in_costs(flat_json const& file) {
-  if (!file.names().contains(unit_of_costs))
-    return 1;
-  auto const found = file.words().find(unit_of_costs);
-  for (time_unit const& each : time_units)
-    if (found != file.words().end() && found->second == each.name)
-      return each.in_second;
-  refuse_costs(file, unit_of_costs, "must be \"s\", \"ms\", \"us\" or \"ns\"");
-}
-
-//! The microbatches that have times of their own; 1 where the file has none.
-[[nodiscard]] inline int microbatches_in_costs(flat_json const& file) {
-  if (!file.names().contains(microbatches_of_costs))
-    return 1;
-  constexpr number_range most{1, 65535, false, "a whole number from 1 to 65535"};
-  double const count = number_in_costs(file, microbatches_of_costs, most);
-  if (count != static_cast<int>(count))
-    refuse_costs(file, microbatches_of_costs, std::string("must be ") + most.words);
-  return static_cast<int>(count);
-}
-
-//! Bytes of stages and chunks, one after the other, where the file has them.
-[[nodiscard]] inline std::vector<double> bytes_in_costs(flat_json const& file,
-                                                        named_bytes const& of,
-                                                        std::size_t stages,
-                                                        std::size_t chunks) {
-  std::vector<double> all;
-  if (!file.names().contains(of.name))
-    return all;
-  std::size_t const each = of.by_chunk ? chunks : 1;
-  std::vector<std::vector<double>> const rows = file.rows(of.name);
-  for (std::vector<double> const& row : rows)
-    for (double const bytes : row) {
-      all.push_back(bytes);
-      if (row.size() != each || !byte_range.contains(bytes))
-        all.clear(); // and never as long as is wanted again
-    }
-  if (rows.size() != stages || all.size() != stages * each)
-    refuse_costs(file,
-                 of.name,
-                 "needs a list for each of " + std::to_string(stages) + " stages, with " +
-                   std::to_string(each) + " numbers of bytes, " + byte_range.words);
-  return all;
-}
-
-//! The times of a kind, [stage][microbatch][chunk], where the file has them.
-//! @param in_unit so many of its units are one of ours
-[[nodiscard]] inline std::vector<std::vector<double>>
-times_in_costs(flat_json const& file, cost_table::timed_kind const& kind, double in_unit) {
-  std::vector<std::vector<double>> rows;
-  char const* const name = kind.word.c_str();
-  if (file.names().contains(name))
-    rows = file.rows(name);
-  else if (kind.needed)
-    throw std::invalid_argument(std::string("costs: '") + name +
-                                "' is missing; write the file anew by write_costs, from whole "
-                                "steps of training");
-  else
-    return rows;
-  if (rows.empty() || rows.front().empty())
-    refuse_costs(file, name, "is empty; it needs a list per stage, with a time per chunk");
-  for (std::size_t stage = 0; stage < rows.size(); ++stage) {
-    if (rows[stage].size() != rows.front().size())
-      refuse_costs(file,
-                   name,
-                   "has another number of times for stage " + std::to_string(stage) + " (" +
-                     std::to_string(rows[stage].size()) + ") than for stage 0 (" +
-                     std::to_string(rows.front().size()) + "); every stage needs one per chunk");
-    for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk) {
-      rows[stage][chunk] /= in_unit;
-      if (!time_range.contains(rows[stage][chunk]))
-        refuse_costs(file,
-                     name,
-                     "has a time for stage " + std::to_string(stage) + ", chunk " +
-                       std::to_string(chunk) + " that is not " + time_range.words);
-    }
-  }
-  return rows;
-}
-
-//! The links, where the file has them: [from, to, seconds, seconds per byte] each.
-[[nodiscard]] inline std::vector<measured_link> links_in_costs(flat_json const& file,
-                                                               double in_unit) {
-  std::vector<measured_link> links;
-  if (!file.names().contains(links_of_costs))
-    return links;
-  for (std::vector<double> const& row : file.rows(links_of_costs)) {
-    auto const is_device = [](double number) {
-      return number >= 0 && number <= 65535 && number == static_cast<int>(number);
-    };
-    if (row.size() != 4 || !is_device(row[0]) || !is_device(row[1]) || row[0] == row[1] ||
-        !time_range.contains(row[2] / in_unit) || !byte_time_range.contains(row[3] / in_unit))
-      refuse_costs(file,
-                   links_of_costs,
-                   "needs of every link two different devices, the seconds of an empty message (" +
-                     std::string(time_range.words) + ") and those of a byte (" +
-                     byte_time_range.words + "); link " + std::to_string(links.size()) +
-                     " has others");
-    links.push_back(
-      {static_cast<int>(row[0]), static_cast<int>(row[1]), row[2] / in_unit, row[3] / in_unit});
-  }
-  return links;
-}
-
-//! The entries that a file of costs may have.
-[[nodiscard]] inline std::vector<std::string>
-entries_of_costs(std::span<cost_table::timed_kind const> kinds) {
-  std::vector<std::string> all{format_of_costs,
-                               message_of_costs,
-                               links_of_costs,
-                               bytes_of_costs,
-                               unit_of_costs,
-                               microbatches_of_costs};
-  for (named_bytes const& each : memory_of_costs)
-    all.push_back(each.name);
-  for (cost_table::timed_kind const& kind : kinds)
-    all.push_back(kind.word.c_str());
-  return all;
-}
-
-inline void check_names_in_costs(flat_json const& file,
-                                 std::span<cost_table::timed_kind const> kinds) {
-  std::vector<std::string> const known = entries_of_costs(kinds);
-  std::string text = "is no entry of a file of costs; those are ";
-  for (std::string const& each : known)
-    text += (&each == &known.front() ? "" : &each == &known.back() ? " and " : ", ") + each;
-  for (auto const& [name, place] : file.names())
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      refuse_costs(file, name, text);
-  if (!file.names().contains(format_of_costs))
-    throw std::invalid_argument("costs: this is no file of costs, since 'pipelining_costs' is "
-                                "missing; write one by write_costs");
-  auto const format = file.numbers().find(format_of_costs);
-  if (format == file.numbers().end() || format->second != 1)
-    refuse_costs(file, format_of_costs, "must be 1, the only format so far");
 }
 
 //! The times of the links of a table, of messages of whatever size they are.
@@ -434,38 +271,202 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
 
 namespace detail {
 
-//! The times of all kinds of a file. @param first those of the first kind of the table
-//! @return what the kinds that each step needs take together
-inline double set_times(flat_json const& file,
-                        std::vector<std::vector<double>> const& first,
-                        double in_unit,
-                        int chunks,
-                        cost_table& times) {
-  double work = 0;
-  std::string const named(times.kinds().front().word.c_str());
-  for (cost_table::timed_kind const& kind : times.kinds()) {
-    std::vector<std::vector<double>> rows = times_in_costs(file, kind, in_unit);
-    if (rows.empty() && kind.is == role::again)
-      rows = first;
-    if (rows.empty())
-      continue;
-    if (rows.size() != first.size() || rows.front().size() != first.front().size())
-      refuse_costs(file,
-                   kind.word.c_str(),
-                   "is of " + std::to_string(rows.size()) + " x " +
-                     std::to_string(rows.front().size()) + " stages and chunks, '" + named +
-                     "' of " + std::to_string(first.size()) + " x " +
-                     std::to_string(first.front().size()) + "; all are of the same cut");
-    for (std::size_t stage = 0; stage < rows.size(); ++stage)
-      for (int i = 0; i < static_cast<int>(rows[stage].size()); ++i) {
-        double const time = rows[stage][static_cast<std::size_t>(i)];
-        times.set(row_writer::make(kind.kind, static_cast<int>(stage), i / chunks, i % chunks),
-                  time);
-        work += kind.needed ? time : 0;
-      }
+//! A file of costs while it is read.
+class cost_reader {
+public:
+  //! @param of the flow whose kinds the file has
+  cost_reader(std::string_view json, flow const& of) : file_(json), none_(of, {}, {}), flow_(of) {}
+
+  [[nodiscard]] cut_costs read() {
+    check_names();
+    if (file_.has(unit_of_costs))
+      in_unit_ = unit();
+    constexpr number_range counts{1, 65535, false, "a whole number from 1 to 65535"};
+    double const own_times =
+      file_.has(microbatches_of_costs) ? number(microbatches_of_costs, counts) : 1;
+    int const microbatches = static_cast<int>(own_times);
+    if (own_times != microbatches)
+      refuse(microbatches_of_costs, std::string("must be ") + counts.words);
+    double const message = number(message_of_costs, time_range) / in_unit_;
+    first_ = times_of(none_.kinds().front());
+    std::size_t const columns = first_.front().size();
+    if (columns % static_cast<std::size_t>(microbatches) != 0)
+      refuse(first_name(),
+             "has " + std::to_string(columns) +
+               " times for stage 0, which must be a multiple of the " +
+               std::to_string(microbatches) + " microbatches");
+    std::size_t const chunks = columns / static_cast<std::size_t>(microbatches);
+    if (first_.size() > 65535 || chunks > 65535)
+      refuse(first_name(), "has more than 65535 stages or chunks");
+    shape const extents{.devices = static_cast<int>(first_.size()),
+                        .chunks = static_cast<int>(chunks)};
+    check_extents(extents);
+    cut_costs result{extents.devices,
+                     extents.chunks,
+                     cost_table(flow_, extents, {0, 0, 0, message}).by_microbatch(microbatches),
+                     links()};
+    if (!result.links.empty())
+      result.message_bytes = number(bytes_of_costs, byte_range);
+    result.in_seconds = file_.has(unit_of_costs);
+    for (named_bytes const& each : memory_of_costs)
+      if (file_.has(each.name))
+        result.memory.*each.list = bytes_of(each, each.by_chunk ? chunks : 1);
+    if (!(set_times(extents.chunks, result.times) > 0))
+      refuse(first_name(), "and the backward passes take no time; measure again");
+    return result;
   }
-  return work;
-}
+
+private:
+  [[noreturn]] void refuse(std::string const& name, std::string const& what) const {
+    throw std::invalid_argument("costs, line " + std::to_string(file_.line_of(name)) + ": " +
+                                quote(name) + ' ' + what);
+  }
+  [[noreturn]] static void miss(std::string const& name, std::string const& more = "") {
+    throw std::invalid_argument("costs: '" + name +
+                                "' is missing; write the file anew by write_costs" + more);
+  }
+  [[nodiscard]] std::string first_name() const { return none_.kinds().front().word.c_str(); }
+
+  //! Refuses names that a file of costs does not have.
+  void check_names() const {
+    std::vector<std::string> known{format_of_costs,
+                                   message_of_costs,
+                                   links_of_costs,
+                                   bytes_of_costs,
+                                   unit_of_costs,
+                                   microbatches_of_costs};
+    for (named_bytes const& each : memory_of_costs)
+      known.push_back(each.name);
+    for (cost_table::timed_kind const& kind : none_.kinds())
+      known.push_back(kind.word.c_str());
+    std::string text = "is no entry of a file of costs; those are ";
+    for (std::string const& each : known)
+      text += (&each == &known.front() ? "" : &each == &known.back() ? " and " : ", ") + each;
+    for (auto const& [name, place] : file_.names())
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        refuse(name, text);
+    if (!file_.has(format_of_costs))
+      throw std::invalid_argument("costs: this is no file of costs, since 'pipelining_costs' is "
+                                  "missing; write one by write_costs");
+    if (file_.number(format_of_costs) != 1)
+      refuse(format_of_costs, "must be 1, the only format so far");
+  }
+  //! How many of the file's units of time are a second.
+  [[nodiscard]] double unit() const {
+    for (time_unit const& each : time_units)
+      if (file_.word(unit_of_costs) == each.name)
+        return each.in_second;
+    refuse(unit_of_costs, "must be \"s\", \"ms\", \"us\" or \"ns\"");
+  }
+  //! The number of a member that must be there.
+  [[nodiscard]] double number(std::string const& name, number_range const& range) const {
+    if (!file_.has(name))
+      miss(name);
+    double const value = file_.number(name);
+    if (!range.contains(value))
+      refuse(name, std::string("must be a number, ") + range.words);
+    return value;
+  }
+
+  //! Bytes of stages and chunks, one after the other.
+  //! @param count numbers of a stage
+  [[nodiscard]] std::vector<double> bytes_of(named_bytes const& of, std::size_t count) const {
+    std::vector<double> all;
+    std::vector<std::vector<double>> const rows = file_.rows(of.name);
+    for (std::vector<double> const& row : rows)
+      for (double const bytes : row) {
+        all.push_back(bytes);
+        if (row.size() != count || !byte_range.contains(bytes))
+          all.clear(); // and never as long as is wanted again
+      }
+    if (rows.size() != first_.size() || all.size() != first_.size() * count)
+      refuse(of.name,
+             "needs a list for each of " + std::to_string(first_.size()) + " stages, with " +
+               std::to_string(count) + " numbers of bytes, " + byte_range.words);
+    return all;
+  }
+
+  //! The links, where the file has them: [from, to, seconds, seconds per byte] each.
+  [[nodiscard]] std::vector<measured_link> links() const {
+    std::vector<measured_link> result;
+    if (!file_.has(links_of_costs))
+      return result;
+    for (std::vector<double> const& row : file_.rows(links_of_costs)) {
+      auto const is_device = [](double number) {
+        return number >= 0 && number <= 65535 && number == static_cast<int>(number);
+      };
+      if (row.size() != 4 || !is_device(row[0]) || !is_device(row[1]) || row[0] == row[1] ||
+          !time_range.contains(row[2] / in_unit_) || !byte_time_range.contains(row[3] / in_unit_))
+        refuse(links_of_costs,
+               "needs of every link two different devices, the seconds of an empty message (" +
+                 std::string(time_range.words) + ") and those of a byte (" + byte_time_range.words +
+                 "); link " + std::to_string(result.size()) + " has others");
+      result.push_back(
+        {static_cast<int>(row[0]), static_cast<int>(row[1]), row[2] / in_unit_, row[3] / in_unit_});
+    }
+    return result;
+  }
+
+  //! The times of a kind, [stage][microbatch][chunk], where the file has them.
+  [[nodiscard]] std::vector<std::vector<double>>
+  times_of(cost_table::timed_kind const& kind) const {
+    std::string const name = kind.word.c_str();
+    if (!file_.has(name) && kind.needed)
+      miss(name, ", from whole steps of training");
+    if (!file_.has(name))
+      return {};
+    std::vector<std::vector<double>> rows = file_.rows(name);
+    if (rows.empty() || rows.front().empty())
+      refuse(name, "is empty; it needs a list per stage, with a time per chunk");
+    for (std::size_t stage = 0; stage < rows.size(); ++stage) {
+      if (rows[stage].size() != rows.front().size())
+        refuse(name,
+               "has another number of times for stage " + std::to_string(stage) + " (" +
+                 std::to_string(rows[stage].size()) + ") than for stage 0 (" +
+                 std::to_string(rows.front().size()) + "); every stage needs one per chunk");
+      for (std::size_t chunk = 0; chunk < rows[stage].size(); ++chunk) {
+        rows[stage][chunk] /= in_unit_;
+        if (!time_range.contains(rows[stage][chunk]))
+          refuse(name,
+                 "has a time for stage " + std::to_string(stage) + ", chunk " +
+                   std::to_string(chunk) + " that is not " + time_range.words);
+      }
+    }
+    return rows;
+  }
+
+  //! The times of all kinds. @return what the kinds that each step needs take together
+  [[nodiscard]] double set_times(int chunks, cost_table& times) const {
+    double work = 0;
+    for (cost_table::timed_kind const& kind : times.kinds()) {
+      std::vector<std::vector<double>> rows = times_of(kind);
+      if (rows.empty() && kind.is == role::again)
+        rows = first_;
+      if (rows.empty())
+        continue;
+      if (rows.size() != first_.size() || rows.front().size() != first_.front().size())
+        refuse(kind.word.c_str(),
+               "is of " + std::to_string(rows.size()) + " x " +
+                 std::to_string(rows.front().size()) + " stages and chunks, '" + first_name() +
+                 "' of " + std::to_string(first_.size()) + " x " +
+                 std::to_string(first_.front().size()) + "; all are of the same cut");
+      for (std::size_t stage = 0; stage < rows.size(); ++stage)
+        for (int i = 0; double const time : rows[stage]) {
+          times.set(row_writer::make(kind.kind, static_cast<int>(stage), i / chunks, i % chunks),
+                    time);
+          work += kind.needed ? time : 0;
+          ++i;
+        }
+    }
+    return work;
+  }
+
+  flat_json file_;
+  cost_table none_; // of the kinds
+  flow const& flow_;
+  double in_unit_ = 1;                       // so many of the file's units of time are one of ours
+  std::vector<std::vector<double>> first_{}; // times of the first kind
+};
 
 } // namespace detail
 
@@ -476,44 +477,7 @@ inline double set_times(flat_json const& file,
 //! wanted.
 //! @complexity O(n) for n characters
 [[nodiscard]] inline cut_costs read_costs(std::string_view json, flow const& of = training) {
-  detail::flat_json const file(json);
-  cost_table const none(of, {}, {});
-  detail::check_names_in_costs(file, none.kinds());
-  double const in_unit = detail::unit_in_costs(file);
-  int const microbatches = detail::microbatches_in_costs(file);
-  double const message =
-    detail::number_in_costs(file, detail::message_of_costs, detail::time_range) / in_unit;
-  cost_table::timed_kind const& first = none.kinds().front();
-  std::vector<std::vector<double>> const rows = detail::times_in_costs(file, first, in_unit);
-  std::size_t const most = 65535;
-  std::size_t const own_times = static_cast<std::size_t>(microbatches);
-  if (rows.front().size() % own_times != 0)
-    detail::refuse_costs(file,
-                         first.word.c_str(),
-                         "has " + std::to_string(rows.front().size()) +
-                           " times for stage 0, which must be a multiple of the " +
-                           std::to_string(microbatches) + " microbatches");
-  if (rows.size() > most || rows.front().size() / own_times > most)
-    detail::refuse_costs(file, first.word.c_str(), "has more than 65535 stages or chunks");
-  int const stage_count = static_cast<int>(rows.size());
-  int const chunk_count = static_cast<int>(rows.front().size() / own_times);
-  cut_costs result{
-    stage_count,
-    chunk_count,
-    cost_table(of, detail::extents_of_cut(stage_count, chunk_count), {0, 0, 0, message})
-      .by_microbatch(microbatches),
-    detail::links_in_costs(file, in_unit)};
-  if (!result.links.empty())
-    result.message_bytes =
-      detail::number_in_costs(file, detail::bytes_of_costs, detail::byte_range);
-  result.in_seconds = file.names().contains(detail::unit_of_costs);
-  for (detail::named_bytes const& each : detail::memory_of_costs)
-    result.memory.*each.list =
-      detail::bytes_in_costs(file, each, rows.size(), rows.front().size() / own_times);
-  if (!(detail::set_times(file, rows, in_unit, chunk_count, result.times) > 0))
-    detail::refuse_costs(
-      file, first.word.c_str(), "and the backward passes take no time; measure again");
-  return result;
+  return detail::cost_reader(json, of).read();
 }
 
 } // namespace pipelining::inline v0_3

@@ -7,6 +7,7 @@
 #include <pipe/flow/json_cursor.hpp>
 
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -40,8 +41,21 @@ public:
     at.end();
   }
 
-  [[nodiscard]] std::map<std::string, double> const& numbers() const noexcept { return numbers_; }
-  [[nodiscard]] std::map<std::string, std::string> const& words() const noexcept { return words_; }
+  //! The number of a member; not a number where there is none.
+  [[nodiscard]] double number(std::string const& name) const {
+    auto const found = numbers_.find(name);
+    return found == numbers_.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
+  }
+  //! The word of a member; empty where there is none.
+  [[nodiscard]] std::string word(std::string const& name) const {
+    auto const found = words_.find(name);
+    return found == words_.end() ? std::string() : found->second;
+  }
+  [[nodiscard]] bool has(std::string const& name) const { return begins_.contains(name); }
+  //! True for a number or a word.
+  [[nodiscard]] bool has_plain(std::string const& name) const {
+    return numbers_.contains(name) || words_.contains(name);
+  }
   //! All names, with the places of their values.
   [[nodiscard]] std::map<std::string, std::size_t> const& names() const noexcept { return begins_; }
 

@@ -62,7 +62,7 @@ namespace detail {
                                                efficiency const& reached,
                                                pass_kind kind,
                                                std::int64_t tokens) noexcept {
-  transformer const layer = encoder_shape(model);
+  transformer const layer = model.encoder_shape();
   token_range const picture{model.encoder.tokens, 0};
   int const count = setup.sequences * setup.pictures;
   // Without a mask, twice the causal one.
@@ -74,7 +74,7 @@ namespace detail {
 //! Bytes of what the encoder gives for the pictures of a chunk.
 [[nodiscard]] constexpr double
 encoded_bytes(transformer const& model, training_setup const& setup, std::int64_t tokens) noexcept {
-  return picture_share(setup, tokens) * static_cast<double>(encoder_shape(model).message_bytes(
+  return picture_share(setup, tokens) * static_cast<double>(model.encoder_shape().message_bytes(
                                           model.encoder.tokens, setup.sequences * setup.pictures));
 }
 
@@ -85,14 +85,14 @@ encoded_bytes(transformer const& model, training_setup const& setup, std::int64_
                                                 stage_content const& stage,
                                                 std::int64_t tokens) noexcept {
   stage_content const kept = passed_layers(stage, training.kind_with(role::weights));
-  std::int64_t bytes = of_layers(model, kept.layers, kept.dense, [&](transformer const& of) {
+  std::int64_t bytes = model.of_layers(kept.layers, kept.dense, [&](transformer const& of) {
     return of.activation_bytes(tokens, setup.sequences);
   });
   bytes += kept.modules * (model.activation_bytes(tokens, setup.sequences) +
                            4 * model.input_bytes(tokens, setup.sequences));
   if (kept.encoders > 0)
     bytes += static_cast<std::int64_t>(picture_share(setup, tokens) * kept.encoders *
-                                       static_cast<double>(encoder_shape(model).activation_bytes(
+                                       static_cast<double>(model.encoder_shape().activation_bytes(
                                          model.encoder.tokens, setup.sequences * setup.pictures)));
   return bytes;
 }
@@ -163,14 +163,12 @@ struct prediction {
     stage_content const stage = detail::passed_layers(content, kind);
     double const rate = on.peak_tflops * 1e12 * setup.tensor;
     double const linear = model.linear_flops(tokens, setup.sequences);
-    double const projection = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
-                              static_cast<double>(detail::projection_parameters(model));
-    double const products =
-      detail::of_layers(model, stage.layers, stage.dense, [&](transformer const& of) {
-        return of.linear_flops(tokens, setup.sequences);
-      });
-    double const joining = 2.0 * setup.sequences * static_cast<double>(tokens.length) *
-                           static_cast<double>(detail::joining_parameters(model));
+    double const projection =
+      model.flops_with(model.projection_parameters(), tokens, setup.sequences);
+    double const products = model.of_layers(stage.layers, stage.dense, [&](transformer const& of) {
+      return of.linear_flops(tokens, setup.sequences);
+    });
+    double const joining = model.flops_with(model.joining_parameters(), tokens, setup.sequences);
     double seconds = (products + stage.modules * (linear + joining) +
                       stage.projections * projection + stage.remainders * (linear - projection)) /
                        (rate * reached.linear) +
@@ -185,7 +183,7 @@ struct prediction {
                  (rate * reached.vocabulary * stage.shards);
     if (detail::training_kind(kind).is != role::weights)
       seconds += (stage.layers - stage.dense + stage.modules + stage.remainders) *
-                 detail::expert_message_bytes(model, tokens.length, setup.expert, setup.sequences) /
+                 model.expert_message_bytes(tokens.length, setup.expert, setup.sequences) /
                  setup.tensor / (on.link_gb_per_s * 1e9);
     return seconds + exchange_seconds(content, kind, tokens.length);
   }
@@ -221,7 +219,7 @@ struct prediction {
   [[nodiscard]] constexpr std::int64_t sent_bytes(stage_content const& stage,
                                                   std::int64_t tokens) const noexcept {
     auto const bytes =
-      stage.projections > 0  ? detail::projected_message_bytes(model, tokens, setup.sequences)
+      stage.projections > 0  ? model.projected_message_bytes(tokens, setup.sequences)
       : stage.attentions > 0 ? model.attended_message_bytes(tokens, setup.sequences)
                              : stage.states * model.message_bytes(tokens, setup.sequences);
     auto const pictures =
@@ -285,26 +283,26 @@ struct prediction {
                                             std::span<int const> chunk_lengths) const noexcept {
     std::int64_t const longest = detail::longest_of(chunk_lengths);
     std::int64_t const dense =
-      detail::layer_parameters(model) -
+      model.layer_parameters() -
       (model.experts > 0
          ? (model.gated ? 3 : 2) * std::int64_t{model.hidden} * model.experts * model.ffn
          : 0);
     auto const of_stage = [&](int layers, int without_experts) {
-      return detail::of_layers(model, layers, without_experts, [&](transformer const& of) {
-        return of.experts > 0 ? dense + (detail::layer_parameters(model) - dense) / setup.expert
-                              : detail::layer_parameters(of);
+      return model.of_layers(layers, without_experts, [&](transformer const& of) {
+        return of.experts > 0 ? dense + (model.layer_parameters() - dense) / setup.expert
+                              : of.layer_parameters();
       });
     };
     // Modules of a stage have the embedding of the first one, or a copy of it, but for shards.
     bool const copy_of_embedding =
       stage.modules > 0 && stage.shards == 1 && !stage.embedding && !(model.tied && stage.output);
-    std::int64_t const encoder_layer = detail::layer_parameters(detail::encoder_shape(model));
+    std::int64_t const encoder_layer = model.encoder_shape().layer_parameters();
     std::int64_t const held =
       of_stage(stage.layers + stage.modules + stage.remainders, stage.dense) +
-      stage.modules * detail::joining_parameters(model) + stage.encoders * encoder_layer +
-      (stage.projections - stage.remainders) * detail::projection_parameters(model) +
+      stage.modules * model.joining_parameters() + stage.encoders * encoder_layer +
+      (stage.projections - stage.remainders) * model.projection_parameters() +
       ((stage.embedding ? 1 : 0) + (stage.output ? 1 : 0) + (copy_of_embedding ? 1 : 0)) *
-        ((detail::vocabulary_parameters(model) + stage.shards - 1) / stage.shards);
+        ((model.vocabulary_parameters() + stage.shards - 1) / stage.shards);
     std::int64_t const share = (held + setup.tensor - 1) / setup.tensor;
     // Frozen layers, and the embedding before them, have weights only.
     int const frozen_encoders = std::min(stage.encoders, stage.frozen);
@@ -313,7 +311,7 @@ struct prediction {
                                  ? 0
                                  : of_stage(frozen_layers, std::min(stage.dense, frozen_layers)) +
                                      frozen_encoders * encoder_layer +
-                                     (stage.embedding ? detail::vocabulary_parameters(model) : 0);
+                                     (stage.embedding ? model.vocabulary_parameters() : 0);
     std::int64_t const trained = (held - still + setup.tensor - 1) / setup.tensor;
     stage_bytes result;
     // In addition to attention a projection keeps the inputs of its norm and its product, and what
@@ -332,7 +330,7 @@ struct prediction {
     result.gradients = 4 * trained;
     result.optimizer = (12 * trained + setup.data - 1) / setup.data;
     if (stage.output)
-      result.logits = (1 + model.modules) * detail::logits_bytes(model, longest, setup.sequences) /
+      result.logits = (1 + model.modules) * model.logits_bytes(longest, setup.sequences) /
                       setup.tensor / stage.shards;
     if (chunk_lengths.size() > 1)
       result.carried = 2 * (stage.layers + stage.modules + stage.attentions) *
@@ -443,7 +441,7 @@ struct grouped_gpus {
   //! tokens.
   [[nodiscard]] constexpr double exchange_time(int tokens, int size) const noexcept {
     auto const of_layer = [&](transformer const& of, double count) {
-      double const width = static_cast<double>(detail::query_width(of)) / of.heads;
+      double const width = static_cast<double>(of.query_width()) / of.heads;
       double const heads = 2.0 * of.heads + 2.0 * std::max(of.kv_heads, size);
       double const to_each = 2.0 * count * heads * width / size / size;
       int const nearby = std::min(size, on.gpus_per_machine);
@@ -452,7 +450,7 @@ struct grouped_gpus {
     double seconds = 2 * (model.layers + model.modules) * of_layer(model, tokens);
     if (model.encoder.layers > 0)
       seconds += 2 * model.encoder.layers *
-                 of_layer(detail::encoder_shape(model), 1.0 * pictures * model.encoder.tokens);
+                 of_layer(model.encoder_shape(), 1.0 * pictures * model.encoder.tokens);
     return seconds;
   }
   //! @brief Bytes that each of them holds of a sequence until its backward pass: activations,
@@ -462,16 +460,16 @@ struct grouped_gpus {
     if (model.heads % size != 0 || (model.encoder.layers > 0 && model.encoder.heads % size != 0))
       return std::numeric_limits<double>::infinity();
     return static_cast<double>(detail::kept_bytes(model, setup_of(tokens, 1), whole(), tokens) +
-                               (1 + model.modules) * detail::logits_bytes(model, tokens)) /
+                               (1 + model.modules) * model.logits_bytes(tokens)) /
            size;
   }
   //! @brief Bytes that are there whatever the sequences are: a share of all weights, gradients and
   //! state, and the weights of two layers, one in use and the next, with the gradients of one.
   [[nodiscard]] constexpr double resident_bytes() const noexcept {
     double const largest =
-      static_cast<double>(std::max({detail::layer_parameters(model),
-                                    detail::vocabulary_parameters(model),
-                                    detail::layer_parameters(detail::encoder_shape(model))}));
+      static_cast<double>(std::max({model.layer_parameters(),
+                                    model.vocabulary_parameters(),
+                                    model.encoder_shape().layer_parameters()}));
     return 18.0 * static_cast<double>(model.parameters()) / gpus / data + (2 * 2 + 4) * largest;
   }
   //! @brief Seconds in which all layers are gathered twice and their gradients scattered: no

@@ -36,11 +36,9 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
                                       int otherwise,
                                       char const* what = "model file") {
   for (char const* const name : names) {
-    auto const found = file.numbers().find(name);
-    bool const missing = found == file.numbers().end();
-    if (missing && file.words().count(name) == 0)
+    if (!file.has_plain(name))
       continue;
-    double const value = missing ? 0.5 : found->second; // words are no numbers, in quotes or not
+    double const value = file.number(name); // words are no numbers, in quotes or not
     if (value != std::floor(value) || !model_range.contains(value))
       refuse_member(what, file, name, model_range.words);
     return static_cast<int>(value);
@@ -88,50 +86,46 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
   if (std::string_view const text = file.object("text_config"); !text.empty()) {
     transformer model = read_transformer(text);
     model.encoder = detail::read_encoder(file);
-    detail::check_transformer(model);
+    model.check();
     return model;
   }
+  auto const number = [&file](std::initializer_list<char const*> names, int otherwise) {
+    return detail::whole_number(file, names, otherwise);
+  };
   transformer model;
-  model.layers = detail::whole_number(file, {"layers", "n_layer", "num_hidden_layers"}, -1);
-  model.hidden = detail::whole_number(file, {"hidden", "n_embd", "hidden_size"}, -1);
-  model.heads = detail::whole_number(file, {"heads", "n_head", "num_attention_heads"}, -1);
-  model.kv_heads = detail::whole_number(file, {"kv_heads", "num_key_value_heads"}, model.heads);
-  model.key_rank = detail::whole_number(file, {"key_rank", "kv_lora_rank"}, 0);
-  model.query_rank = detail::whole_number(file, {"query_rank", "q_lora_rank"}, 0);
+  model.layers = number({"layers", "n_layer", "num_hidden_layers"}, -1);
+  model.hidden = number({"hidden", "n_embd", "hidden_size"}, -1);
+  model.heads = number({"heads", "n_head", "num_attention_heads"}, -1);
+  model.kv_heads = number({"kv_heads", "num_key_value_heads"}, model.heads);
+  model.key_rank = number({"key_rank", "kv_lora_rank"}, 0);
+  model.query_rank = number({"query_rank", "q_lora_rank"}, 0);
   bool const latent = model.key_rank > 0;
-  model.rope_width = latent ? detail::whole_number(file, {"rope_width", "qk_rope_head_dim"}, 0) : 0;
-  model.head_width = latent ? detail::whole_number(file, {"head_width", "qk_nope_head_dim"}, -1)
-                            : detail::whole_number(file, {"head_width", "head_dim"}, 0);
-  model.vocabulary = detail::whole_number(file, {"vocabulary", "vocab_size"}, -1);
-  model.experts = detail::whole_number(
-    file, {"experts", "num_local_experts", "num_experts", "n_routed_experts"}, 0);
-  model.experts_per_token =
-    detail::whole_number(file, {"experts_per_token", "num_experts_per_tok", "moe_topk"}, 0);
-  int const dense = detail::whole_number(file, {"ffn", "n_inner", "intermediate_size"}, 0);
-  model.ffn =
-    model.experts > 0 ? detail::whole_number(file, {"moe_intermediate_size"}, dense) : dense;
+  model.rope_width = latent ? number({"rope_width", "qk_rope_head_dim"}, 0) : 0;
+  model.head_width =
+    latent ? number({"head_width", "qk_nope_head_dim"}, -1) : number({"head_width", "head_dim"}, 0);
+  model.vocabulary = number({"vocabulary", "vocab_size"}, -1);
+  model.experts = number({"experts", "num_local_experts", "num_experts", "n_routed_experts"}, 0);
+  model.experts_per_token = number({"experts_per_token", "num_experts_per_tok", "moe_topk"}, 0);
+  int const dense = number({"ffn", "n_inner", "intermediate_size"}, 0);
+  model.ffn = model.experts > 0 ? number({"moe_intermediate_size"}, dense) : dense;
   if (model.ffn == 0)
     model.ffn = 4 * model.hidden;
-  int const shared = detail::whole_number(file, {"n_shared_experts"}, 0);
-  model.shared_ffn = detail::whole_number(
-    file, {"shared_ffn", "shared_expert_intermediate_size"}, shared * model.ffn);
+  int const shared = number({"n_shared_experts"}, 0);
+  model.shared_ffn = number({"shared_ffn", "shared_expert_intermediate_size"}, shared * model.ffn);
   if (model.experts == 0)
     model.experts_per_token = model.shared_ffn = 0;
   else
-    model.dense_layers = detail::whole_number(file, {"dense_layers", "first_k_dense_replace"}, 0);
+    model.dense_layers = number({"dense_layers", "first_k_dense_replace"}, 0);
   if (model.dense_layers > 0)
-    model.dense_ffn = detail::whole_number(file, {"dense_ffn", "intermediate_size"}, -1);
+    model.dense_ffn = number({"dense_ffn", "intermediate_size"}, -1);
   // Hubs do not say whether there is a gate; those whose activation is SiLU have one, and Gemma.
-  auto const word = [&file](char const* name) {
-    auto const found = file.words().find(name);
-    return found == file.words().end() ? std::string() : found->second;
-  };
-  bool const gated = word("hidden_act") == "silu" || word("model_type").starts_with("gemma");
-  model.gated = detail::whole_number(file, {"gated"}, gated ? 1 : 0) != 0;
-  model.tied = detail::whole_number(file, {"tied", "tie_word_embeddings"}, 0) != 0;
-  model.modules = detail::whole_number(file, {"modules", "num_nextn_predict_layers"}, 0);
+  bool const gated =
+    file.word("hidden_act") == "silu" || file.word("model_type").starts_with("gemma");
+  model.gated = number({"gated"}, gated ? 1 : 0) != 0;
+  model.tied = number({"tied", "tie_word_embeddings"}, 0) != 0;
+  model.modules = number({"modules", "num_nextn_predict_layers"}, 0);
   model.encoder = detail::read_encoder(file);
-  detail::check_transformer(model);
+  model.check();
   return model;
 }
 
@@ -141,13 +135,13 @@ refuse_member(char const* what, flat_json const& file, char const* name, char co
   detail::flat_json const file(json);
   gpu result;
   for (detail::gpu_member const& each : detail::gpu_members) {
-    auto const found = file.numbers().find(each.name);
-    if (found == file.numbers().end() && !file.names().contains(each.name))
+    double const value = file.number(each.name);
+    if (!file.has(each.name))
       throw std::invalid_argument(std::string("GPU file: '") + each.name + "' is missing");
-    if (found == file.numbers().end() || !detail::gpu_range.contains(found->second))
+    if (!detail::gpu_range.contains(value))
       detail::refuse_member(
         "GPU file", file, each.name, (std::string("a number ") + detail::gpu_range.words).c_str());
-    result.*each.member = found->second;
+    result.*each.member = value;
   }
   result.gpus_per_machine = detail::whole_number(file, {"gpus_per_machine"}, 8, "GPU file");
   detail::check_gpu(result);

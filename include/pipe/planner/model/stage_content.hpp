@@ -28,7 +28,37 @@ struct training_setup {
   int pictures = 1;          //!< of a sequence, where the model has an encoder; spread evenly
 
   //! @brief Checks this setup of a model. @throws std::invalid_argument with one sentence.
-  constexpr void check(transformer const& model) const;
+  constexpr void check(transformer const& model) const {
+    model.check();
+    if (sequence < 1 || sequences < 1 || tensor < 1 || data < 1 || expert < 1 || pictures < 1)
+      throw std::invalid_argument("training_setup: every number must be at least 1");
+    if (model.heads % tensor != 0)
+      throw std::invalid_argument(
+        "training_setup: the heads of the model must be a multiple of the "
+        "tensor parallel GPUs, but " +
+        std::to_string(model.heads) + " is none of " + std::to_string(tensor));
+    if (expert > 1 && model.experts == 0)
+      throw std::invalid_argument("training_setup: the model has no experts to spread over GPUs");
+    if (expert > 1 && model.experts % expert != 0)
+      throw std::invalid_argument(
+        "training_setup: the experts of a layer must be a multiple of the "
+        "GPUs that they are spread over, but " +
+        std::to_string(model.experts) + " is none of " + std::to_string(expert));
+    auto const kept = [](transformer const& of) {
+      return static_cast<double>(of.activation_bytes(1) + of.key_value_bytes(1));
+    };
+    double const of_token =
+      model.of_layers(model.layers, model.dense_layers, kept) +
+      (1.0 + model.modules) *
+        static_cast<double>(model.activation_bytes(1) + 8 * std::int64_t{model.hidden} +
+                            model.logits_bytes(1));
+    double const of_pictures = static_cast<double>(model.encoder.layers) * pictures *
+                               model.encoder.tokens *
+                               static_cast<double>(model.encoder_shape().activation_bytes(1));
+    if (sequences * (static_cast<double>(sequence) * of_token + of_pictures) > 1e18)
+      throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
+                                  "not counted; give shorter sequences or fewer of them");
+  }
 };
 
 //! @brief The parts of the model on one stage.
@@ -55,19 +85,65 @@ struct stage_content {
   //! @param frozen the first of all that have nothing to train
   //! @param encoders of all: the first are of an encoder @param modules of all: the last ones
   [[nodiscard]] static std::vector<stage_content> of_layers(
-    std::span<int const> layers, int dense = 0, int frozen = 0, int encoders = 0, int modules = 0);
+    std::span<int const> layers, int dense = 0, int frozen = 0, int encoders = 0, int modules = 0) {
+    std::vector<stage_content> result;
+    int const all = std::accumulate(layers.begin(), layers.end(), 0);
+    int done = 0;
+    for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+      // How many of [from, to) are on the stage.
+      auto const among = [begin = done, end = done + layers[stage]](int from, int to) {
+        return std::max(0, std::min(to, end) - std::max(from, begin));
+      };
+      done += layers[stage];
+      bool const last = stage + 1 == layers.size();
+      result.push_back({.layers = among(encoders, all - modules),
+                        .embedding = stage == 0,
+                        .output = last,
+                        .dense = among(encoders, encoders + dense),
+                        .frozen = among(0, frozen),
+                        .encoders = among(0, encoders),
+                        .modules = among(all - modules, all),
+                        .states = last ? 1 : 1 + std::max(0, done - (all - modules)),
+                        .pictures = !last && done > 0 && done <= encoders});
+    }
+    return result;
+  }
 
   //! @brief The stages of HelixPipe, in turn: the parts around attention with the ends of two
   //! layers, and attention.
   //! @param layers of the model
-  [[nodiscard]] static std::vector<stage_content> of_parts(int layers);
+  [[nodiscard]] static std::vector<stage_content> of_parts(int layers) {
+    std::vector<stage_content> result{{0, true, false, 1, 1}};
+    for (int layer = 1; layer <= layers; ++layer) {
+      bool const last = layer == layers;
+      result.push_back({.layers = 0, .attentions = 1});
+      result.push_back({0, false, last, 1, last ? 0 : 1, 0, 1});
+    }
+    return result;
+  }
 
   //! @brief The stages of `with_vocabulary`: a shard of the embedding per device, the stages
   //! inside, a shard of the output layer per device. The embeddings that modules read go to them
   //! with the hidden states.
   //! @param layers [stages inside] of each, and the rest, as for `of_layers`
   [[nodiscard]] static std::vector<stage_content> of_shards(
-    std::span<int const> layers, int devices, int dense = 0, int encoders = 0, int modules = 0);
+    std::span<int const> layers, int devices, int dense = 0, int encoders = 0, int modules = 0) {
+    std::vector<stage_content> result(static_cast<std::size_t>(devices),
+                                      stage_content{0, true, false, devices});
+    bool embedded = true; // text is as it comes from the embedding
+    int left = modules;
+    for (stage_content each : of_layers(layers, dense, 0, encoders, modules)) {
+      each.embedding = each.output = false;
+      each.shards = devices;
+      embedded = embedded && each.layers == 0;
+      left -= each.modules;
+      each.states = 1 + modules - left + (left > 0 && !embedded ? 1 : 0);
+      result.push_back(each);
+    }
+    result.insert(
+      result.end(), static_cast<std::size_t>(devices), stage_content{0, false, true, devices});
+    return result;
+  }
 
   friend constexpr bool operator==(stage_content const&, stage_content const&) = default;
 };
@@ -87,93 +163,5 @@ struct stage_bytes {
     return weights + gradients + optimizer + logits + carried;
   }
 };
-
-constexpr void training_setup::check(transformer const& model) const {
-  detail::check_transformer(model);
-  if (sequence < 1 || sequences < 1 || tensor < 1 || data < 1 || expert < 1 || pictures < 1)
-    throw std::invalid_argument("training_setup: every number must be at least 1");
-  if (model.heads % tensor != 0)
-    throw std::invalid_argument("training_setup: the heads of the model must be a multiple of the "
-                                "tensor parallel GPUs, but " +
-                                std::to_string(model.heads) + " is none of " +
-                                std::to_string(tensor));
-  if (expert > 1 && model.experts == 0)
-    throw std::invalid_argument("training_setup: the model has no experts to spread over GPUs");
-  if (expert > 1 && model.experts % expert != 0)
-    throw std::invalid_argument("training_setup: the experts of a layer must be a multiple of the "
-                                "GPUs that they are spread over, but " +
-                                std::to_string(model.experts) + " is none of " +
-                                std::to_string(expert));
-  double const of_token =
-    detail::of_layers(model,
-                      model.layers,
-                      model.dense_layers,
-                      [](transformer const& of) {
-                        return static_cast<double>(of.activation_bytes(1) + of.key_value_bytes(1));
-                      }) +
-    (1.0 + model.modules) *
-      static_cast<double>(model.activation_bytes(1) + 8 * std::int64_t{model.hidden} +
-                          detail::logits_bytes(model, 1));
-  double const of_pictures = static_cast<double>(model.encoder.layers) * pictures *
-                             model.encoder.tokens *
-                             static_cast<double>(detail::encoder_shape(model).activation_bytes(1));
-  if (sequences * (static_cast<double>(sequence) * of_token + of_pictures) > 1e18)
-    throw std::invalid_argument("training_setup: a microbatch that keeps more than 1e18 bytes is "
-                                "not counted; give shorter sequences or fewer of them");
-}
-
-inline std::vector<stage_content> stage_content::of_layers(
-  std::span<int const> layers, int dense, int frozen, int encoders, int modules) {
-  std::vector<stage_content> result;
-  int const all = std::accumulate(layers.begin(), layers.end(), 0);
-  int done = 0;
-  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
-    // How many of [from, to) are on the stage.
-    auto const among = [begin = done, end = done + layers[stage]](int from, int to) {
-      return std::max(0, std::min(to, end) - std::max(from, begin));
-    };
-    done += layers[stage];
-    bool const last = stage + 1 == layers.size();
-    result.push_back({.layers = among(encoders, all - modules),
-                      .embedding = stage == 0,
-                      .output = last,
-                      .dense = among(encoders, encoders + dense),
-                      .frozen = among(0, frozen),
-                      .encoders = among(0, encoders),
-                      .modules = among(all - modules, all),
-                      .states = last ? 1 : 1 + std::max(0, done - (all - modules)),
-                      .pictures = !last && done > 0 && done <= encoders});
-  }
-  return result;
-}
-
-inline std::vector<stage_content> stage_content::of_parts(int layers) {
-  std::vector<stage_content> result{{0, true, false, 1, 1}};
-  for (int layer = 1; layer <= layers; ++layer) {
-    bool const last = layer == layers;
-    result.push_back({.layers = 0, .attentions = 1});
-    result.push_back({0, false, last, 1, last ? 0 : 1, 0, 1});
-  }
-  return result;
-}
-
-inline std::vector<stage_content> stage_content::of_shards(
-  std::span<int const> layers, int devices, int dense, int encoders, int modules) {
-  std::vector<stage_content> result(static_cast<std::size_t>(devices),
-                                    stage_content{0, true, false, devices});
-  bool embedded = true; // text is as it comes from the embedding
-  int left = modules;
-  for (stage_content each : of_layers(layers, dense, 0, encoders, modules)) {
-    each.embedding = each.output = false;
-    each.shards = devices;
-    embedded = embedded && each.layers == 0;
-    left -= each.modules;
-    each.states = 1 + modules - left + (left > 0 && !embedded ? 1 : 0);
-    result.push_back(each);
-  }
-  result.insert(
-    result.end(), static_cast<std::size_t>(devices), stage_content{0, false, true, devices});
-  return result;
-}
 
 } // namespace pipelining::inline v0_3

@@ -71,28 +71,137 @@ struct transformer {
   //! @brief The most parameters of a model, so that no number of bytes overflows.
   static constexpr double most_parameters = 1e15;
 
-  //! @brief Parameters of the whole model.
-  [[nodiscard]] constexpr std::int64_t parameters() const noexcept;
+  //! @brief Width of all queries of a token.
+  [[nodiscard]] constexpr std::int64_t query_width() const noexcept {
+    return head_width > 0 ? std::int64_t{heads} * head_width : hidden;
+  }
+  //! @brief Width of all keys of a token, and of all values.
+  [[nodiscard]] constexpr std::int64_t key_width() const noexcept {
+    return query_width() / heads * kv_heads;
+  }
+  //! @brief Inner widths that one token passes through: of its experts and of the shared part.
+  [[nodiscard]] constexpr std::int64_t inner_width() const noexcept {
+    return experts > 0 ? std::int64_t{experts_per_token} * ffn + shared_ffn : ffn;
+  }
+  //! @brief Width of the queries with the part that has positions.
+  [[nodiscard]] constexpr std::int64_t scored_query_width() const noexcept {
+    return query_width() + std::int64_t{heads} * rope_width;
+  }
+  //! @brief The same of the keys.
+  [[nodiscard]] constexpr std::int64_t scored_key_width() const noexcept {
+    return key_width() + std::int64_t{kv_heads} * rope_width;
+  }
 
-  //! @brief Floating-point operations of one layer in products of matrices with weights.
+  //! @brief The shape of the layers without experts, as if all were like that.
+  [[nodiscard]] constexpr transformer dense_shape() const noexcept {
+    transformer result = *this;
+    result.ffn = dense_ffn;
+    result.experts = result.experts_per_token = result.shared_ffn = 0;
+    result.dense_layers = result.dense_ffn = 0;
+    return result;
+  }
+  //! @brief The shape of the layers of the encoder.
+  [[nodiscard]] constexpr transformer encoder_shape() const noexcept {
+    transformer result;
+    result.layers = encoder.layers;
+    result.hidden = encoder.hidden;
+    result.heads = result.kv_heads = encoder.heads;
+    result.ffn = encoder.ffn;
+    result.gated = encoder.gated;
+    return result;
+  }
+  //! @brief The sum of a figure of `count` layers, of which `dense` have no experts.
+  [[nodiscard]] constexpr auto
+  of_layers(int count, int dense, auto const& of_layer) const noexcept {
+    return (count - dense) * of_layer(*this) +
+           (dense > 0 ? dense * of_layer(dense_shape()) : decltype(of_layer(*this)){});
+  }
+
+  //! @brief Parameters that give query, keys and values. Of latent attention all keys have one part
+  //! with positions.
+  //! @source DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1, for latent attention.
+  [[nodiscard]] constexpr std::int64_t projection_parameters() const noexcept {
+    std::int64_t const width = hidden;
+    std::int64_t const query = scored_query_width();
+    std::int64_t const keys_and_values = 2 * key_width();
+    return (query_rank > 0 ? query_rank * (width + query) : width * query) +
+           (key_rank > 0 ? width * (key_rank + rope_width) + key_rank * keys_and_values
+                         : width * keys_and_values);
+  }
+  //! @brief The same with the output of attention.
+  [[nodiscard]] constexpr std::int64_t attention_parameters() const noexcept {
+    return projection_parameters() + query_width() * hidden;
+  }
+  //! @brief Parameters of a layer whose feed-forward part has this inner width.
+  [[nodiscard]] constexpr std::int64_t parameters_with(std::int64_t inner) const noexcept {
+    std::int64_t const matrices = gated ? 3 : 2;
+    return attention_parameters() + matrices * hidden * inner + std::int64_t{hidden} * experts;
+  }
+  //! @brief Parameters of a layer that one token meets.
+  [[nodiscard]] constexpr std::int64_t met_parameters() const noexcept {
+    return parameters_with(inner_width());
+  }
+  //! @brief Parameters of one layer, without the few of norms and biases.
+  [[nodiscard]] constexpr std::int64_t layer_parameters() const noexcept {
+    return parameters_with(experts > 0 ? std::int64_t{experts} * ffn + shared_ffn : ffn);
+  }
+  //! @brief Parameters with which a module joins the embedding of the next token to a hidden state.
+  [[nodiscard]] constexpr std::int64_t joining_parameters() const noexcept {
+    return 2 * std::int64_t{hidden} * hidden;
+  }
+  //! @brief Parameters of one end of the model: the embedding, or the output layer.
+  [[nodiscard]] constexpr std::int64_t vocabulary_parameters() const noexcept {
+    return std::int64_t{hidden} * vocabulary;
+  }
+  //! @brief Parameters of the whole model.
+  [[nodiscard]] constexpr std::int64_t parameters() const noexcept {
+    auto const of_layer = [](transformer const& of) { return of.layer_parameters(); };
+    return of_layers(layers, dense_layers, of_layer) + (tied ? 1 : 2) * vocabulary_parameters() +
+           modules * (layer_parameters() + joining_parameters()) +
+           encoder.layers * encoder_shape().layer_parameters();
+  }
+
+  //! @brief Floating-point operations of a microbatch in products with so many parameters.
   //!
   //! The number is the same in the forward pass, for the gradient of the input and for the weights.
   //! @param sequences [count] sequences of a microbatch.
-  [[nodiscard]] constexpr double linear_flops(token_range tokens, int sequences = 1) const noexcept;
-
+  [[nodiscard]] static constexpr double
+  flops_with(std::int64_t parameters, token_range tokens, int sequences) noexcept {
+    return 2.0 * sequences * static_cast<double>(tokens.length) * static_cast<double>(parameters);
+  }
+  //! @brief Operations of one layer in products of matrices with weights.
+  [[nodiscard]] constexpr double linear_flops(token_range tokens,
+                                              int sequences = 1) const noexcept {
+    return flops_with(met_parameters(), tokens, sequences);
+  }
   //! @brief Floating-point operations of the attention of one layer, which no weights take part in.
   //!
   //! Causal: a token looks at those before it. Backward takes five products where forward takes
   //! two, all of them for the gradient of the input.
   //! @param sequences [count] sequences of a microbatch.
   [[nodiscard]] constexpr double
-  attention_flops(pass_kind kind, token_range tokens, int sequences = 1) const noexcept;
-
+  attention_flops(pass_kind kind, token_range tokens, int sequences = 1) const noexcept {
+    if (detail::training_kind(kind).is == role::weights)
+      return 0;
+    double const length = static_cast<double>(tokens.length);
+    std::int64_t const widths = scored_query_width() + query_width();
+    double const forward = 2.0 * sequences * static_cast<double>(widths) *
+                           (length * static_cast<double>(tokens.prefix) + length * length / 2);
+    return detail::training_kind(kind).is == role::forward ? forward : 2.5 * forward;
+  }
   //! @brief Floating-point operations of the output layer over the whole vocabulary: the same
   //! number forward, for the gradient of the input and for the gradient of the weights.
   [[nodiscard]] constexpr double vocabulary_flops(token_range tokens,
-                                                  int sequences = 1) const noexcept;
+                                                  int sequences = 1) const noexcept {
+    return flops_with(vocabulary_parameters(), tokens, sequences);
+  }
 
+  //! @brief Bytes of a token that attention itself keeps: query, keys, values, output and
+  //! log-sum-exp.
+  [[nodiscard]] constexpr std::int64_t attended_bytes() const noexcept {
+    return 2 * (scored_query_width() + scored_key_width() + key_width() + query_width()) +
+           4 * std::int64_t{heads};
+  }
   //! @brief Bytes that the forward pass of one layer keeps for its backward pass.
   //!
   //! Inputs of both norms, of the four or five products with weights, queries, keys, values and the
@@ -100,304 +209,152 @@ struct transformer {
   //! @source Korthikanti et al., MLSys 2023, without dropout masks and scores; own count for
   //! grouped attention, gated layers and experts.
   [[nodiscard]] constexpr std::int64_t activation_bytes(std::int64_t tokens,
-                                                        int sequences = 1) const noexcept;
-
-  //! @brief Of these, the bytes of attention only: query, keys, values, output and log-sum-exp.
-  [[nodiscard]] constexpr std::int64_t attention_activation_bytes(std::int64_t tokens,
-                                                                  int sequences = 1) const noexcept;
-
+                                                        int sequences = 1) const noexcept {
+    std::int64_t const width = hidden;
+    std::int64_t const compressed = std::int64_t{query_rank} + key_rank;
+    std::int64_t const attention = 2 * width + 2 * compressed + attended_bytes();
+    std::int64_t const copies = experts > 0 ? 2 * width * experts_per_token : 0;
+    std::int64_t const feed_forward = 2 * width + copies + (gated ? 6 : 4) * inner_width();
+    std::int64_t const norms = 4 * width;
+    return sequences * tokens * (attention + feed_forward + norms);
+  }
+  //! @brief Of these, the bytes of attention only.
+  [[nodiscard]] constexpr std::int64_t
+  attention_activation_bytes(std::int64_t tokens, int sequences = 1) const noexcept {
+    return sequences * tokens * attended_bytes();
+  }
   //! @brief Bytes that the forward pass of one layer keeps where the backward pass recomputes it:
   //! its input.
   [[nodiscard]] constexpr std::int64_t input_bytes(std::int64_t tokens,
                                                    int sequences = 1) const noexcept {
     return 2 * std::int64_t{sequences} * tokens * hidden;
   }
-
   //! @brief Bytes of keys and values that one layer keeps for the later chunks of its sequence; the
   //! gradients that travel back take as much in bf16.
   [[nodiscard]] constexpr std::int64_t key_value_bytes(std::int64_t tokens,
-                                                       int sequences = 1) const noexcept;
+                                                       int sequences = 1) const noexcept {
+    return 2 * std::int64_t{sequences} * tokens * (scored_key_width() + key_width());
+  }
+  //! @brief Bytes of the logits and their gradient while the loss is computed: bf16 and single.
+  [[nodiscard]] constexpr std::int64_t logits_bytes(std::int64_t tokens,
+                                                    int sequences = 1) const noexcept {
+    return (2 + 4) * std::int64_t{sequences} * tokens * vocabulary;
+  }
 
   //! @brief Bytes of a message between two stages: an activation or a gradient.
   [[nodiscard]] constexpr std::int64_t message_bytes(std::int64_t tokens,
                                                      int sequences = 1) const noexcept {
     return input_bytes(tokens, sequences);
   }
-
+  //! @brief Bytes of what attention reads, with the residual: query, keys and values of all tokens.
+  [[nodiscard]] constexpr std::int64_t projected_message_bytes(std::int64_t tokens,
+                                                               int sequences = 1) const noexcept {
+    return message_bytes(tokens, sequences) +
+           2 * sequences * tokens * (scored_query_width() + scored_key_width() + key_width());
+  }
   //! @brief Bytes of what attention gives, with the residual.
   [[nodiscard]] constexpr std::int64_t attended_message_bytes(std::int64_t tokens,
-                                                              int sequences = 1) const noexcept;
+                                                              int sequences = 1) const noexcept {
+    return message_bytes(tokens, sequences) + 2 * sequences * tokens * query_width();
+  }
+  //! @brief Bytes that one layer sends to other devices' experts and back in one pass, when its
+  //! experts are spread over `devices` of them. @pre devices >= 1
+  [[nodiscard]] constexpr double
+  expert_message_bytes(std::int64_t tokens, int devices, int sequences = 1) const noexcept {
+    return 2.0 * 2.0 * sequences * static_cast<double>(tokens) * hidden * experts_per_token *
+           (devices - 1) / devices;
+  }
+
+  //! @brief Checks that a model of this shape exists.
+  //! @throws std::invalid_argument with one sentence that names what is wrong.
+  constexpr void check() const {
+    check_numbers();
+    check_parts();
+    double const width = hidden; // in double, whose products cannot overflow
+    double const inner = experts > 0 ? double{1} * experts * ffn + shared_ffn : double{1} * ffn;
+    double const widest = inner > dense_ffn ? inner : double{1} * dense_ffn;
+    double const ranks = double{1} * query_rank + key_rank;
+    double const of_layer = (4 * width + 3 * ranks) * static_cast<double>(scored_query_width()) +
+                            width * ranks + 3 * width * widest + width * experts;
+    double const of_modules = modules * (of_layer + 2 * width * width);
+    if (layers * of_layer + of_modules + (2 + modules) * width * vocabulary > most_parameters)
+      throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
+                                  "counted; check layers, widths, experts and vocabulary");
+    if (encoder.layers > 0)
+      encoder_shape().check();
+  }
 
   //! @brief The shape of a name.
   //! @throws std::invalid_argument that lists the names when there is none.
   [[nodiscard]] static transformer named(std::string_view name);
 
   friend constexpr bool operator==(transformer const&, transformer const&) = default;
+
+private:
+  //! Checks every number of a shape by itself.
+  constexpr void check_numbers() const {
+    struct named_number {
+      char const* name;
+      int value;
+      int least = 0;
+    };
+    for (named_number const& each : {named_number{"layers", layers, 1},
+                                     {"hidden", hidden, 1},
+                                     {"heads", heads, 1},
+                                     {"kv_heads", kv_heads, 1},
+                                     {"head_width", head_width},
+                                     {"ffn", ffn, 1},
+                                     {"vocabulary", vocabulary, 1},
+                                     {"experts", experts},
+                                     {"experts_per_token", experts_per_token},
+                                     {"shared_ffn", shared_ffn},
+                                     {"dense_layers", dense_layers},
+                                     {"dense_ffn", dense_ffn},
+                                     {"query_rank", query_rank},
+                                     {"key_rank", key_rank},
+                                     {"rope_width", rope_width},
+                                     {"modules", modules},
+                                     {"layers of the encoder", encoder.layers},
+                                     {"tokens of the encoder", encoder.tokens, 1}}) {
+      if (each.value < each.least)
+        throw std::invalid_argument(std::string("transformer: ") + each.name +
+                                    " must be at least " + std::to_string(each.least) + ", not " +
+                                    std::to_string(each.value));
+      if (!detail::model_range.contains(each.value))
+        throw std::invalid_argument(std::string("transformer: ") + each.name + " must be " +
+                                    detail::model_range.words);
+    }
+  }
+
+  //! Checks that the numbers of a shape go together.
+  constexpr void check_parts() const {
+    auto const no_multiple = [](char const* one, int value, char const* other, int of) {
+      return std::string("transformer: ") + one + " must be a multiple of " + other + ", but " +
+             std::to_string(value) + " is none of " + std::to_string(of);
+    };
+    if (head_width == 0 && hidden % heads != 0)
+      throw std::invalid_argument(no_multiple("hidden", hidden, "heads", heads) +
+                                  "; or head_width must say how wide a head is");
+    if (heads % kv_heads != 0)
+      throw std::invalid_argument(no_multiple("heads", heads, "kv_heads", kv_heads));
+    if (experts > 0 && (experts_per_token < 1 || experts_per_token > experts))
+      throw std::invalid_argument(
+        "transformer: experts_per_token must be between 1 and the number of experts");
+    if (experts == 0 && (experts_per_token > 0 || shared_ffn > 0))
+      throw std::invalid_argument(
+        "transformer: experts_per_token and shared_ffn are of models with experts; give experts");
+    if (dense_layers > layers || (dense_layers > 0) != (dense_ffn > 0) ||
+        (dense_layers > 0 && experts == 0))
+      throw std::invalid_argument(
+        "transformer: dense_layers, at most all layers, and dense_ffn are "
+        "of models with experts, and belong together");
+    if (key_rank == 0 && (query_rank > 0 || rope_width > 0))
+      throw std::invalid_argument(
+        "transformer: query_rank and rope_width are of latent attention; give key_rank as well");
+  }
 };
 
 namespace detail {
-
-[[nodiscard]] constexpr std::int64_t query_width(transformer const& model) noexcept {
-  return model.head_width > 0 ? std::int64_t{model.heads} * model.head_width : model.hidden;
-}
-[[nodiscard]] constexpr std::int64_t key_width(transformer const& model) noexcept {
-  return query_width(model) / model.heads * model.kv_heads;
-}
-//! Inner widths that one token passes through: of its experts and of the shared part.
-[[nodiscard]] constexpr std::int64_t inner_width(transformer const& model) noexcept {
-  return model.experts > 0 ? std::int64_t{model.experts_per_token} * model.ffn + model.shared_ffn
-                           : model.ffn;
-}
-//! Width of the queries, and of the keys, with the part that has positions.
-[[nodiscard]] constexpr std::int64_t scored_query_width(transformer const& model) noexcept {
-  return query_width(model) + std::int64_t{model.heads} * model.rope_width;
-}
-[[nodiscard]] constexpr std::int64_t scored_key_width(transformer const& model) noexcept {
-  return key_width(model) + std::int64_t{model.kv_heads} * model.rope_width;
-}
-//! Parameters that give query, keys and values. Of latent attention all keys have one part with
-//! positions.
-//! @source DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1, for latent attention.
-[[nodiscard]] constexpr std::int64_t projection_parameters(transformer const& model) noexcept {
-  std::int64_t const hidden = model.hidden;
-  std::int64_t const query = scored_query_width(model);
-  std::int64_t const keys_and_values = 2 * key_width(model);
-  return (model.query_rank > 0 ? model.query_rank * (hidden + query) : hidden * query) +
-         (model.key_rank > 0
-            ? hidden * (model.key_rank + model.rope_width) + model.key_rank * keys_and_values
-            : hidden * keys_and_values);
-}
-[[nodiscard]] constexpr std::int64_t attention_parameters(transformer const& model) noexcept {
-  return projection_parameters(model) + query_width(model) * model.hidden;
-}
-//! Parameters of a layer that one token meets.
-[[nodiscard]] constexpr std::int64_t met_parameters(transformer const& model) noexcept {
-  std::int64_t const matrices = model.gated ? 3 : 2;
-  return attention_parameters(model) + matrices * model.hidden * inner_width(model) +
-         std::int64_t{model.hidden} * model.experts;
-}
-
-//! The shape of the layers without experts, as if all were like that.
-[[nodiscard]] constexpr transformer dense_shape(transformer model) noexcept {
-  model.ffn = model.dense_ffn;
-  model.experts = model.experts_per_token = model.shared_ffn = 0;
-  model.dense_layers = model.dense_ffn = 0;
-  return model;
-}
-
-//! The shape of the layers of the encoder.
-[[nodiscard]] constexpr transformer encoder_shape(transformer const& model) noexcept {
-  transformer::picture_encoder const& of = model.encoder;
-  return {.layers = of.layers,
-          .hidden = of.hidden,
-          .heads = of.heads,
-          .kv_heads = of.heads,
-          .ffn = of.ffn,
-          .gated = of.gated};
-}
-
-//! Parameters with which a module joins the embedding of the next token to a hidden state.
-[[nodiscard]] constexpr std::int64_t joining_parameters(transformer const& model) noexcept {
-  return 2 * std::int64_t{model.hidden} * model.hidden;
-}
-
-//! Sums up a figure of `layers` layers, of which `dense` have no experts.
-[[nodiscard]] constexpr auto
-of_layers(transformer const& model, int layers, int dense, auto const& of_layer) noexcept {
-  return (layers - dense) * of_layer(model) +
-         (dense > 0 ? dense * of_layer(dense_shape(model)) : decltype(of_layer(model)){});
-}
-
-//! Checks every number of a shape by itself.
-constexpr void check_numbers(transformer const& model) {
-  struct named_number {
-    char const* name;
-    int value;
-    int least = 0;
-  };
-  for (named_number const& each : {named_number{"layers", model.layers, 1},
-                                   {"hidden", model.hidden, 1},
-                                   {"heads", model.heads, 1},
-                                   {"kv_heads", model.kv_heads, 1},
-                                   {"head_width", model.head_width},
-                                   {"ffn", model.ffn, 1},
-                                   {"vocabulary", model.vocabulary, 1},
-                                   {"experts", model.experts},
-                                   {"experts_per_token", model.experts_per_token},
-                                   {"shared_ffn", model.shared_ffn},
-                                   {"dense_layers", model.dense_layers},
-                                   {"dense_ffn", model.dense_ffn},
-                                   {"query_rank", model.query_rank},
-                                   {"key_rank", model.key_rank},
-                                   {"rope_width", model.rope_width},
-                                   {"modules", model.modules},
-                                   {"layers of the encoder", model.encoder.layers},
-                                   {"tokens of the encoder", model.encoder.tokens, 1}}) {
-    if (each.value < each.least)
-      throw std::invalid_argument(std::string("transformer: ") + each.name + " must be at least " +
-                                  std::to_string(each.least) + ", not " +
-                                  std::to_string(each.value));
-    if (!model_range.contains(each.value))
-      throw std::invalid_argument(std::string("transformer: ") + each.name + " must be " +
-                                  model_range.words);
-  }
-}
-
-//! Checks that the numbers of a shape go together.
-constexpr void check_parts(transformer const& model) {
-  auto const no_multiple = [](char const* one, int value, char const* other, int of) {
-    return std::string("transformer: ") + one + " must be a multiple of " + other + ", but " +
-           std::to_string(value) + " is none of " + std::to_string(of);
-  };
-  if (model.head_width == 0 && model.hidden % model.heads != 0)
-    throw std::invalid_argument(no_multiple("hidden", model.hidden, "heads", model.heads) +
-                                "; or head_width must say how wide a head is");
-  if (model.heads % model.kv_heads != 0)
-    throw std::invalid_argument(no_multiple("heads", model.heads, "kv_heads", model.kv_heads));
-  if (model.experts > 0 && (model.experts_per_token < 1 || model.experts_per_token > model.experts))
-    throw std::invalid_argument(
-      "transformer: experts_per_token must be between 1 and the number of experts");
-  if (model.experts == 0 && (model.experts_per_token > 0 || model.shared_ffn > 0))
-    throw std::invalid_argument(
-      "transformer: experts_per_token and shared_ffn are of models with experts; give experts");
-  if (model.dense_layers > model.layers || (model.dense_layers > 0) != (model.dense_ffn > 0) ||
-      (model.dense_layers > 0 && model.experts == 0))
-    throw std::invalid_argument("transformer: dense_layers, at most all layers, and dense_ffn are "
-                                "of models with experts, and belong together");
-  if (model.key_rank == 0 && (model.query_rank > 0 || model.rope_width > 0))
-    throw std::invalid_argument(
-      "transformer: query_rank and rope_width are of latent attention; give key_rank as well");
-}
-
-//! Checks that a model of this shape exists.
-//! @throws std::invalid_argument with one sentence that names what is wrong.
-constexpr void check_transformer(transformer const& model) {
-  check_numbers(model);
-  check_parts(model);
-  double const hidden = model.hidden; // in double, whose products cannot overflow
-  double const inner = model.experts > 0 ? double{1} * model.experts * model.ffn + model.shared_ffn
-                                         : double{1} * model.ffn;
-  double const widest = inner > model.dense_ffn ? inner : double{1} * model.dense_ffn;
-  double const ranks = double{1} * model.query_rank + model.key_rank;
-  double const of_layer =
-    (4 * hidden + 3 * ranks) * static_cast<double>(scored_query_width(model)) + hidden * ranks +
-    3 * hidden * widest + hidden * model.experts;
-  double const modules = model.modules * (of_layer + 2 * hidden * hidden);
-  if (model.layers * of_layer + modules + (2 + model.modules) * hidden * model.vocabulary >
-      transformer::most_parameters)
-    throw std::invalid_argument("transformer: a model of more than 1e15 parameters is not "
-                                "counted; check layers, widths, experts and vocabulary");
-  if (model.encoder.layers > 0)
-    check_transformer(encoder_shape(model));
-}
-
-//! Parameters of one layer, without the few of norms and biases.
-[[nodiscard]] constexpr std::int64_t layer_parameters(transformer const& model) noexcept {
-  std::int64_t const matrices = model.gated ? 3 : 2;
-  std::int64_t const inner =
-    model.experts > 0 ? std::int64_t{model.experts} * model.ffn + model.shared_ffn : model.ffn;
-  return attention_parameters(model) + matrices * model.hidden * inner +
-         std::int64_t{model.hidden} * model.experts;
-}
-
-//! Bytes of a token that attention itself keeps: query, keys, values, output and log-sum-exp.
-[[nodiscard]] constexpr std::int64_t attended_bytes(transformer const& model) noexcept {
-  return 2 * (scored_query_width(model) + scored_key_width(model) + key_width(model) +
-              query_width(model)) +
-         4 * std::int64_t{model.heads};
-}
-
-//! Parameters of one end of the model: the embedding, or the output layer.
-[[nodiscard]] constexpr std::int64_t vocabulary_parameters(transformer const& model) noexcept {
-  return std::int64_t{model.hidden} * model.vocabulary;
-}
-
-} // namespace detail
-
-constexpr std::int64_t transformer::parameters() const noexcept {
-  return detail::of_layers(*this,
-                           layers,
-                           dense_layers,
-                           [](transformer const& of) { return detail::layer_parameters(of); }) +
-         (tied ? 1 : 2) * detail::vocabulary_parameters(*this) +
-         modules * (detail::layer_parameters(*this) + detail::joining_parameters(*this)) +
-         encoder.layers * detail::layer_parameters(detail::encoder_shape(*this));
-}
-
-constexpr double transformer::linear_flops(token_range tokens, int sequences) const noexcept {
-  return 2.0 * sequences * static_cast<double>(tokens.length) *
-         static_cast<double>(detail::met_parameters(*this));
-}
-
-constexpr double
-transformer::attention_flops(pass_kind kind, token_range tokens, int sequences) const noexcept {
-  if (detail::training_kind(kind).is == role::weights)
-    return 0;
-  double const length = static_cast<double>(tokens.length);
-  std::int64_t const widths = detail::scored_query_width(*this) + detail::query_width(*this);
-  double const forward = 2.0 * sequences * static_cast<double>(widths) *
-                         (length * static_cast<double>(tokens.prefix) + length * length / 2);
-  return detail::training_kind(kind).is == role::forward ? forward : 2.5 * forward;
-}
-
-constexpr double transformer::vocabulary_flops(token_range tokens, int sequences) const noexcept {
-  return 2.0 * sequences * static_cast<double>(tokens.length) *
-         static_cast<double>(detail::vocabulary_parameters(*this));
-}
-
-constexpr std::int64_t transformer::activation_bytes(std::int64_t tokens,
-                                                     int sequences) const noexcept {
-  std::int64_t const width = hidden;
-  std::int64_t const compressed = std::int64_t{query_rank} + key_rank;
-  std::int64_t const attention = 2 * width + 2 * compressed + detail::attended_bytes(*this);
-  std::int64_t const copies = experts > 0 ? 2 * width * experts_per_token : 0;
-  std::int64_t const feed_forward =
-    2 * width + copies + (gated ? 6 : 4) * detail::inner_width(*this);
-  std::int64_t const norms = 4 * width;
-  return sequences * tokens * (attention + feed_forward + norms);
-}
-
-constexpr std::int64_t transformer::attention_activation_bytes(std::int64_t tokens,
-                                                               int sequences) const noexcept {
-  return sequences * tokens * detail::attended_bytes(*this);
-}
-
-constexpr std::int64_t transformer::key_value_bytes(std::int64_t tokens,
-                                                    int sequences) const noexcept {
-  return 2 * std::int64_t{sequences} * tokens *
-         (detail::scored_key_width(*this) + detail::key_width(*this));
-}
-
-constexpr std::int64_t transformer::attended_message_bytes(std::int64_t tokens,
-                                                           int sequences) const noexcept {
-  return message_bytes(tokens, sequences) + 2 * sequences * tokens * detail::query_width(*this);
-}
-
-namespace detail {
-
-//! Bytes of what attention reads, with the residual: query, keys and values of all tokens.
-[[nodiscard]] constexpr std::int64_t
-projected_message_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  return model.message_bytes(tokens, sequences) +
-         2 * sequences * tokens *
-           (scored_query_width(model) + scored_key_width(model) + key_width(model));
-}
-
-//! Bytes of the logits and their gradient while the loss is computed: bf16 and single.
-[[nodiscard]] constexpr std::int64_t
-logits_bytes(transformer const& model, std::int64_t tokens, int sequences = 1) noexcept {
-  return (2 + 4) * std::int64_t{sequences} * tokens * model.vocabulary;
-}
-
-//! Bytes that one layer sends to other devices' experts and back in one pass, when its
-//! experts are spread over `devices` of them. @pre devices >= 1
-[[nodiscard]] constexpr double expert_message_bytes(transformer const& model,
-                                                    std::int64_t tokens,
-                                                    int devices,
-                                                    int sequences = 1) noexcept {
-  return 2.0 * 2.0 * sequences * static_cast<double>(tokens) * model.hidden *
-         model.experts_per_token * (devices - 1) / devices;
-}
 
 //! A shape with its name.
 struct named_transformer {

@@ -46,47 +46,65 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The verb of an action. The first four are passes, in the order of `pass_kind`.
-enum class pytorch_verb : std::uint8_t {
-  forward,
-  backward,
-  backward_input,
-  backward_weight,
-  send_forward,
-  receive_forward,
-  send_backward,
-  receive_backward,
-  wait_send_forward,
-  wait_send_backward,
-  skipped
+//! The part of an action in a pass or a message.
+enum class pytorch_act : std::uint8_t { runs, sends, receives, waits, skipped };
+
+//! The word of an action. The first four are passes, in the order of `pass_kind`.
+struct pytorch_verb {
+  std::string_view name;
+  pytorch_act act;
+  int step = 0; //!< from the stage of the output that it is about to the one that reads it
+};
+inline constexpr pytorch_verb pytorch_verbs[] = {
+  {"F", pytorch_act::runs, 1},
+  {"B", pytorch_act::runs, -1},
+  {"I", pytorch_act::runs, -1},
+  {"W", pytorch_act::runs},
+  {"SEND_F", pytorch_act::sends, 1},
+  {"RECV_F", pytorch_act::receives, 1},
+  {"SEND_B", pytorch_act::sends, -1},
+  {"RECV_B", pytorch_act::receives, -1},
+  {"WAIT_SEND_F", pytorch_act::waits, 1},
+  {"WAIT_SEND_B", pytorch_act::waits, -1},
+  {"UNSHARD", pytorch_act::skipped},
+  {"RESHARD", pytorch_act::skipped},
+  {"REDUCE_GRAD", pytorch_act::skipped},
+  {"WAIT_REDUCE_GRAD", pytorch_act::skipped},
 };
 
-//! One action and where it stands.
-struct pytorch_action {
-  pytorch_verb verb = pytorch_verb::skipped;
-  bool overlapped = false;
-  std::uint16_t stage = 0;
-  std::uint16_t microbatch = 0;
+//! Where an action stands.
+struct pytorch_place {
   int line = 0; //!< counted from 1, the device and one
   int cell = 0; //!< counted from 1
 };
 
+//! One action and where it stands.
+struct pytorch_action {
+  pytorch_verb const* verb = nullptr;
+  bool overlapped = false;
+  std::uint16_t stage = 0;
+  std::uint16_t microbatch = 0;
+  pytorch_place at{};
+
+  [[nodiscard]] int device() const noexcept { return at.line - 1; }
+};
+
 [[nodiscard]] constexpr bool is_pass(pytorch_action const& action) noexcept {
-  return action.verb <= pytorch_verb::backward_weight;
+  return action.verb->act == pytorch_act::runs;
 }
-[[nodiscard]] constexpr bool is_message(pytorch_action const& action) noexcept {
-  return action.verb >= pytorch_verb::send_forward && action.verb <= pytorch_verb::receive_backward;
+//! True for a forward pass, or else for one that gives a gradient.
+[[nodiscard]] constexpr bool is_pass(pytorch_action const& action, int step) noexcept {
+  return is_pass(action) && action.verb->step == step;
 }
 
 //! "line 3, cell 12".
-[[nodiscard]] inline std::string place_of(int line, int cell) {
+[[nodiscard]] inline std::string word_of(pytorch_place at) {
   std::string text;
-  append(text, "line ", line, ", cell ", cell);
+  append(text, "line ", at.line, ", cell ", at.cell);
   return text;
 }
-
-[[noreturn]] inline void reject(int line, int cell, std::string const& reason) {
-  throw std::invalid_argument("PyTorch CSV, " + place_of(line, cell) + ": " + reason);
+[[noreturn]] inline void reject(pytorch_place at, std::string const& reason) {
+  throw std::invalid_argument("PyTorch CSV, " + word_of(at) + ": " + reason);
 }
 
 [[nodiscard]] inline std::string_view trim(std::string_view text) {
@@ -105,82 +123,47 @@ struct pytorch_action {
   return part;
 }
 
-//! Takes a number of 16 bits off the front of `rest`.
+//! Takes a number from 0 to 65534 off the front of `rest`.
 [[nodiscard]] inline bool take_number(std::string_view& rest, std::uint16_t& number) {
   auto const [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
   rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-  return error == std::errc();
+  return error == std::errc() && number < 65535;
 }
 
-struct pytorch_verb_name {
-  std::string_view name;
-  pytorch_verb verb;
-};
-
-inline constexpr pytorch_verb_name pytorch_verb_names[] = {
-  {"F", pytorch_verb::forward},
-  {"B", pytorch_verb::backward},
-  {"I", pytorch_verb::backward_input},
-  {"W", pytorch_verb::backward_weight},
-  {"SEND_F", pytorch_verb::send_forward},
-  {"RECV_F", pytorch_verb::receive_forward},
-  {"SEND_B", pytorch_verb::send_backward},
-  {"RECV_B", pytorch_verb::receive_backward},
-  {"WAIT_SEND_F", pytorch_verb::wait_send_forward},
-  {"WAIT_SEND_B", pytorch_verb::wait_send_backward},
-  {"UNSHARD", pytorch_verb::skipped},
-  {"RESHARD", pytorch_verb::skipped},
-  {"REDUCE_GRAD", pytorch_verb::skipped},
-  {"WAIT_REDUCE_GRAD", pytorch_verb::skipped},
-};
-
 //! One action without parentheses: a stage, a verb and (but for the skipped ones) a microbatch.
-[[nodiscard]] inline pytorch_action parse_action(std::string_view text, int line, int cell) {
-  constexpr char const* wanted =
-    "; an action is a stage, F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B, "
-    "UNSHARD, RESHARD, REDUCE_GRAD or WAIT_REDUCE_GRAD, and a microbatch, both numbers from 0 to "
-    "65534";
-  pytorch_action action;
-  action.line = line;
-  action.cell = cell;
+[[nodiscard]] inline pytorch_action parse_action(std::string_view text, pytorch_place at) {
+  pytorch_action action{.at = at};
   std::string_view rest = text;
-  bool good = take_number(rest, action.stage) && action.stage < 65535;
+  bool const staged = take_number(rest, action.stage);
   std::size_t const letters =
     std::min(rest.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_"), rest.size());
-  pytorch_verb_name const* const found = std::find_if(
-    std::begin(pytorch_verb_names),
-    std::end(pytorch_verb_names),
-    [&](pytorch_verb_name const& each) { return each.name == rest.substr(0, letters); });
+  action.verb = std::ranges::find(pytorch_verbs, rest.substr(0, letters), &pytorch_verb::name);
   rest.remove_prefix(letters);
-  if (!good || found == std::end(pytorch_verb_names))
-    reject(line, cell, quote(text) + " is not an action" + wanted);
-  action.verb = found->verb;
-  bool const numbered = take_number(rest, action.microbatch) && action.microbatch < 65535;
-  good = rest.empty() && (numbered || (action.verb == pytorch_verb::skipped && text.back() >= 'A'));
-  if (!good)
-    reject(line, cell, quote(text) + " is not an action" + wanted);
+  bool const numbered = take_number(rest, action.microbatch);
+  if (!staged || action.verb == std::end(pytorch_verbs) || !rest.empty() ||
+      !(numbered || (action.verb->act == pytorch_act::skipped && text.back() >= 'A')))
+    reject(at,
+           quote(text) +
+             " is not an action; an action is a stage, F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, "
+             "WAIT_SEND_F, WAIT_SEND_B, UNSHARD, RESHARD, REDUCE_GRAD or WAIT_REDUCE_GRAD, and a "
+             "microbatch, both numbers from 0 to 65534");
   return action;
 }
 
 //! A pair: two passes between parentheses, a forward and a backward one; the forward pass becomes
 //! the first of them.
 inline void
-parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action>& actions) {
+parse_pair(std::string_view text, pytorch_place at, std::vector<pytorch_action>& actions) {
   std::string_view rest = text.substr(1);
   std::string_view inside = take_until(rest, ')');
   if (rest != "OVERLAP_F_B" || std::count(inside.begin(), inside.end(), ';') != 1)
-    reject(line, cell, quote(text) + " is not a pair; a pair looks like (0F1;3B0)OVERLAP_F_B");
-  pytorch_action first = parse_action(trim(take_until(inside, ';')), line, cell);
-  pytorch_action second = parse_action(trim(inside), line, cell);
-  auto const gives_gradient = [](pytorch_action const& action) {
-    return action.verb == pytorch_verb::backward || action.verb == pytorch_verb::backward_input;
-  };
-  bool const forward_first = first.verb == pytorch_verb::forward && gives_gradient(second);
-  bool const forward_second = second.verb == pytorch_verb::forward && gives_gradient(first);
-  if (!forward_first && !forward_second)
-    reject(line, cell, quote(text) + " must pair one forward pass with one B or I");
-  if (forward_second)
+    reject(at, quote(text) + " is not a pair; a pair looks like (0F1;3B0)OVERLAP_F_B");
+  pytorch_action first = parse_action(trim(take_until(inside, ';')), at);
+  pytorch_action second = parse_action(trim(inside), at);
+  if (is_pass(second, 1))
     std::swap(first, second);
+  if (!is_pass(first, 1) || !is_pass(second, -1))
+    reject(at, quote(text) + " must pair one forward pass with one B or I");
   second.overlapped = true;
   actions.push_back(first);
   actions.push_back(second);
@@ -206,13 +189,14 @@ parse_pair(std::string_view text, int line, int cell, std::vector<pytorch_action
       std::string_view const content = trim(take_until(row, ','));
       ++cell;
       if (!content.empty() && content.front() == '(')
-        parse_pair(content, line_count, cell, actions);
+        parse_pair(content, {line_count, cell}, actions);
       else if (!content.empty())
-        actions.push_back(parse_action(content, line_count, cell));
+        actions.push_back(parse_action(content, {line_count, cell}));
     }
-    if (std::none_of(actions.begin() + before, actions.end(), is_pass))
-      reject(
-        line_count, 1, "the line has no pass; every line is one device with one stage or more");
+    if (std::none_of(
+          actions.begin() + before, actions.end(), [](auto const& a) { return is_pass(a); }))
+      reject({line_count, 1},
+             "the line has no pass; every line is one device with one stage or more");
   }
   return actions;
 }
@@ -230,135 +214,113 @@ public:
 
   void check() {
     for (pytorch_action const& action : actions_)
-      enter(action);
-    for (pytorch_action const& action : actions_) {
-      switch (action.verb) {
-      case pytorch_verb::forward: check_crossing(action, 1, pytorch_verb::send_forward); break;
-      case pytorch_verb::backward:
-      case pytorch_verb::backward_input:
-        check_crossing(action, -1, pytorch_verb::send_backward);
-        break;
-      case pytorch_verb::send_forward:
-        check_waited_for(action, pytorch_verb::wait_send_forward);
-        check_end(action, pytorch_verb::forward, true);
-        break;
-      case pytorch_verb::send_backward:
-        check_waited_for(action, pytorch_verb::wait_send_backward);
-        check_end(action, pytorch_verb::backward, true);
-        break;
-      case pytorch_verb::receive_forward: check_end(action, pytorch_verb::forward, false); break;
-      case pytorch_verb::receive_backward: check_end(action, pytorch_verb::backward, false); break;
-      case pytorch_verb::wait_send_forward: check_wait(action, pytorch_verb::send_forward); break;
-      case pytorch_verb::wait_send_backward: check_wait(action, pytorch_verb::send_backward); break;
-      default: break;
+      if (action.verb->step != 0)
+        enter(action);
+    for (pytorch_action const& action : actions_)
+      switch (action.verb->act) {
+      case pytorch_act::runs: check_crossing(action); break;
+      case pytorch_act::sends: check_waited_for(action); [[fallthrough]];
+      case pytorch_act::receives: check_end(action); break;
+      case pytorch_act::waits: check_wait(action); break;
+      case pytorch_act::skipped: break;
       }
-    }
     prove_order();
   }
 
 private:
-  static constexpr int kinds = 8; // forward, gradient, the four ends of messages, and two waits
+  static constexpr int kinds = 8; // passes, both ends of messages and waits, each in two directions
 
-  //! The same with another verb, and so many stages further on.
+  //! An action of another kind about the same output, so many stages further on.
   [[nodiscard]] static pytorch_action
-  with(pytorch_action action, pytorch_verb verb, int step = 0) noexcept {
-    action.verb = verb;
+  with(pytorch_action action, pytorch_act act, int step = 0) noexcept {
+    action.verb = std::ranges::find_if(pytorch_verbs, [&](pytorch_verb const& each) {
+      return each.act == act && each.step == action.verb->step;
+    });
     action.stage = static_cast<std::uint16_t>(action.stage + step);
     return action;
   }
+  [[nodiscard]] static bool sends(pytorch_action const& action) noexcept {
+    return action.verb->act == pytorch_act::sends;
+  }
   //! From the stage of an end of a message to the stage of its other end.
   [[nodiscard]] static int step_of(pytorch_action const& action) noexcept {
-    return action.verb == pytorch_verb::send_forward ||
-               action.verb == pytorch_verb::receive_backward
-             ? 1
-             : -1;
+    return sends(action) ? action.verb->step : -action.verb->step;
   }
   //! The other end of a message, whether it stands in the file or not.
   [[nodiscard]] static pytorch_action other_end(pytorch_action const& action) noexcept {
-    bool const sends =
-      action.verb == pytorch_verb::send_forward || action.verb == pytorch_verb::send_backward;
-    int const verb = static_cast<int>(action.verb) + (sends ? 1 : -1);
-    return with(action, static_cast<pytorch_verb>(verb), step_of(action));
+    return with(
+      action, sends(action) ? pytorch_act::receives : pytorch_act::sends, step_of(action));
   }
-
   //! Where the action of this verb, stage and microbatch stands; null where none does.
   [[nodiscard]] pytorch_action const*& find(pytorch_action const& action) {
-    int const kind = action.verb == pytorch_verb::forward       ? 0
-                     : action.verb < pytorch_verb::send_forward ? 1
-                                                                : static_cast<int>(action.verb) - 2;
+    int const kind = 2 * static_cast<int>(action.verb->act) + (action.verb->step > 0 ? 0 : 1);
     int const line = kind * over_.extents.stages() + action.stage;
     return places_[static_cast<std::size_t>(line * over_.extents.microbatches + action.microbatch)];
   }
-  [[nodiscard]] std::size_t row_of(pytorch_action const& action) const {
-    return static_cast<std::size_t>(action.line - 1);
+  [[nodiscard]] static std::size_t row_of(pytorch_action const& action) {
+    return static_cast<std::size_t>(action.device());
   }
-
   //! As the file writes it.
   [[nodiscard]] static std::string name_of(pytorch_action const& action) {
     std::string text;
-    append(text,
-           action.stage,
-           pytorch_verb_names[static_cast<std::size_t>(action.verb)].name,
-           action.microbatch);
+    append(text, action.stage, action.verb->name, action.microbatch);
     return text;
   }
   [[noreturn]] static void refuse(pytorch_action const& action, std::string const& reason) {
-    reject(action.line, action.cell, name_of(action) + reason);
+    reject(action.at, name_of(action) + reason);
   }
 
   void enter(pytorch_action const& action) {
-    if (action.verb == pytorch_verb::skipped || action.verb == pytorch_verb::backward_weight)
-      return;
     if (action.stage >= over_.extents.stages() || action.microbatch >= over_.extents.microbatches)
       refuse(action, " belongs to no pass of this file");
-    any_wait_ = any_wait_ || action.verb >= pytorch_verb::wait_send_forward;
+    any_wait_ = any_wait_ || action.verb->act == pytorch_act::waits;
     pytorch_action const*& here = find(action);
     if (here != nullptr && !is_pass(action))
-      refuse(action, " stands twice, first in " + place_of(here->line, here->cell));
+      refuse(action, " stands twice, first in " + word_of(here->at));
     here = &action;
   }
 
   //! One end of a message stands on the device of its stage, is needed, and is on the right side
   //! of the pass that it serves.
-  void check_end(pytorch_action const& action, pytorch_verb served_by, bool pass_first) {
-    int const device = action.line - 1;
-    if (device_of(over_, action.stage) != device)
+  void check_end(pytorch_action const& action) {
+    if (device_of(over_, action.stage) != action.device())
       refuse(action, " stands on a device that does not hold its stage");
     int const there = action.stage + step_of(action);
     if (there < 0 || there >= over_.extents.stages())
       refuse(action, " is not needed: there is no such neighbour");
-    if (device_of(over_, there) == device)
+    if (device_of(over_, there) == action.device())
       refuse(action, " is not needed: both stages are on this device");
-    pytorch_action const* const served = find(with(action, served_by));
-    if (served == nullptr || (served < find(action)) != pass_first)
+    pytorch_action const* const served = find(with(action, pytorch_act::runs));
+    if (served == nullptr || (served < find(action)) != sends(action))
       refuse(action,
-             pass_first ? " stands before the pass that makes what it sends"
-                        : " stands after the pass that needs what it receives");
+             sends(action) ? " stands before the pass that makes what it sends"
+                           : " stands after the pass that needs what it receives");
   }
-  void check_wait(pytorch_action const& action, pytorch_verb send) {
-    pytorch_action const* const sent = find(with(action, send));
-    if (sent == nullptr || sent > find(action) || sent->line != action.line)
-      refuse(action,
-             " does not stand after " + name_of(with(action, send)) + " on the same device");
+
+  void check_wait(pytorch_action const& action) {
+    pytorch_action const send = with(action, pytorch_act::sends);
+    pytorch_action const* const sent = find(send);
+    if (sent == nullptr || sent > find(action) || sent->device() != action.device())
+      refuse(action, " does not stand after " + name_of(send) + " on the same device");
   }
-  void check_waited_for(pytorch_action const& action, pytorch_verb wait) {
-    if (any_wait_ && find(with(action, wait)) == nullptr)
+  void check_waited_for(pytorch_action const& action) {
+    pytorch_action const wait = with(action, pytorch_act::waits);
+    if (any_wait_ && find(wait) == nullptr)
       refuse(action,
-             " has no " + name_of(with(action, wait)) +
+             " has no " + name_of(wait) +
                ", but other messages of the file have; torch 2.15 wants one for each");
   }
 
   //! Where the consumer of a pass is on another device, the file has both ends of the message.
-  void check_crossing(pytorch_action const& action, int step, pytorch_verb send) {
-    int const consumer = action.stage + step;
+  void check_crossing(pytorch_action const& action) {
+    int const consumer = action.stage + action.verb->step;
     if (consumer < 0 || consumer >= over_.extents.stages() ||
-        device_of(over_, consumer) == action.line - 1)
+        device_of(over_, consumer) == action.device())
       return;
-    pytorch_action const sent = with(action, send);
+    pytorch_action const sent = with(action, pytorch_act::sends);
     for (pytorch_action const& end : {sent, other_end(sent)})
       if (find(end) == nullptr)
-        reject(action.line,
-               action.cell,
+        reject(action.at,
                "the output of " + name_of(action) + " goes to another device, but " + name_of(end) +
                  " is missing");
   }
@@ -370,7 +332,7 @@ private:
     std::vector<std::vector<pytorch_action const*>> rows(
       static_cast<std::size_t>(over_.extents.devices));
     for (pytorch_action const& action : actions_)
-      if (is_message(action)) {
+      if (sends(action) || action.verb->act == pytorch_act::receives) {
         if (find(other_end(action)) == nullptr) // even where the pass that makes it does not stand
           refuse(action, " waits for ever, since " + name_of(other_end(action)) + " is missing");
         rows[row_of(action)].push_back(&action);
@@ -392,7 +354,7 @@ private:
       }
     }
     auto const name = [](pytorch_action const& action) {
-      return name_of(action) + " (" + place_of(action.line, action.cell) + ")";
+      return name_of(action) + " (" + word_of(action.at) + ")";
     };
     for (std::size_t row = 0; row < rows.size(); ++row)
       if (next[row] < rows[row].size()) {
@@ -433,11 +395,11 @@ devices_of_stages(std::vector<pytorch_action> const& actions, int stage_count) {
     pytorch_action const*& first = owner[action.stage];
     if (first == nullptr)
       first = &action;
-    if (first->line == action.line)
+    if (first->at.line == action.at.line)
       continue;
     std::string reason;
     append(reason, "stage ", action.stage, " is on this device, but also on that of ");
-    reject(action.line, action.cell, reason + place_of(first->line, first->cell));
+    reject(action.at, reason + word_of(first->at));
   }
   std::vector<std::uint16_t> devices;
   for (pytorch_action const* const first : owner) {
@@ -446,7 +408,7 @@ devices_of_stages(std::vector<pytorch_action> const& actions, int stage_count) {
       append(reason, devices.size(), " has no passes, but stage ", stage_count - 1, " has");
       throw std::invalid_argument(reason);
     }
-    devices.push_back(static_cast<std::uint16_t>(first->line - 1));
+    devices.push_back(static_cast<std::uint16_t>(first->device()));
   }
   return devices;
 }
@@ -474,7 +436,7 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
                                  int microbatch_count) {
   std::vector<std::uint32_t> found;
   for (pytorch_action const& action : actions)
-    if (action.verb == pytorch_verb::forward)
+    if (is_pass(action, 1))
       found.push_back(std::uint32_t{action.stage} << 16 | action.microbatch);
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
@@ -538,16 +500,16 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
   pytorch_schedule result{{{.extents = extents}, {}, {0}}, {}, false, 0};
   int line = 1;
   for (detail::pytorch_action const& action : actions) {
-    for (; line < action.line; ++line)
+    for (; line < action.at.line; ++line)
       result.orders.offsets.push_back(static_cast<int>(result.orders.passes.size()));
     if (detail::is_pass(action)) {
-      result.orders.passes.push_back({static_cast<pass_kind>(action.verb),
+      result.orders.passes.push_back({static_cast<pass_kind>(action.verb - detail::pytorch_verbs),
                                       action.overlapped,
                                       action.stage,
                                       action.microbatch,
                                       0});
-      result.cells.push_back(action.cell);
-    } else if (action.verb == detail::pytorch_verb::skipped) {
+      result.cells.push_back(action.at.cell);
+    } else if (action.verb->act == detail::pytorch_act::skipped) {
       ++result.skipped;
     } else {
       result.has_messages = true;
@@ -580,7 +542,7 @@ template <cost_model Cost = uniform_cost>
     throw std::invalid_argument("PyTorch CSV: " + reason);
   auto const entry = static_cast<std::size_t>(
     file.orders.offsets[static_cast<std::size_t>(verdict.device)] + verdict.entry);
-  detail::reject(verdict.device + 1, file.cells[entry], reason);
+  detail::reject({verdict.device + 1, file.cells[entry]}, reason);
 }
 
 } // namespace pipelining::inline v0_3
