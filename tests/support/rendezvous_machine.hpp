@@ -198,7 +198,7 @@ private:
         continue;
       batches.back().push_back({step.what == pipelining::operation::send,
                                 work.message_of(step).peer,
-                                pipelining::detail::message_numbers(work).of(step)});
+                                pipelining::detail::message_index(work, step)});
     }
   }
   return result;

@@ -139,7 +139,7 @@ private:
   }
 
   [[nodiscard]] meeting& at(item const& step) {
-    return meetings_[static_cast<std::size_t>(rooms::message_numbers(work_).of(step))];
+    return meetings_[static_cast<std::size_t>(rooms::message_index(work_, step))];
   }
   [[nodiscard]] end& end_of(item const& step) {
     return step.what == operation::send ? at(step).sender : at(step).receiver;

@@ -2,11 +2,15 @@
 #pragma once
 
 //! @file
-//! @brief Arrays whose sizes are ints, as extents are, their owners, and a stable sort.
+//! @brief Arrays whose sizes are ints, as extents are, their owners, a stable sort, and a tree of
+//! the earliest.
 
 #include <algorithm>
+#include <bit>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -90,6 +94,45 @@ public:
 private:
   T* data_ = nullptr;
   int size_ = 0;
+};
+
+//! The row of the earliest time; equal times go by row number. A tree: every node has the first of
+//! the two below it, and the rows are its leaves. A change takes no jumps that a processor could
+//! foresee wrongly, which took longer than all other work on a pass.
+struct earliest_tree {
+  struct node {
+    std::int64_t key = absent;
+    int row = 0;
+  };
+  static constexpr std::int64_t absent = std::numeric_limits<std::int64_t>::max() - 1;
+
+  int leaves;        // a power of two
+  owned<node> nodes; // [2 leaves], node 1 above all
+
+  constexpr explicit earliest_tree(int rows)
+      : leaves(static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)))),
+        nodes(2 * leaves, node{}) {}
+
+  [[nodiscard]] constexpr bool empty() const noexcept { return nodes[1].key == absent; }
+  [[nodiscard]] constexpr int first() const noexcept { return nodes[1].row; }
+  //! A number that grows with a time.
+  [[nodiscard]] static constexpr std::int64_t key_of(double time) noexcept {
+    auto const bits = std::bit_cast<std::int64_t>(time + 0.0);
+    return bits < 0 ? bits ^ std::numeric_limits<std::int64_t>::max() : bits;
+  }
+  //! A row has another key, or none.
+  constexpr void set(int row, std::int64_t key) noexcept {
+    node now{key, row};
+    int at = leaves + row;
+    for (; at > 1; at /= 2) {
+      nodes.data[at] = now;
+      node const other = nodes.data[at ^ 1];
+      bool const earlier = other.key < now.key + at % 2; // of equals the left one
+      now.key = earlier ? other.key : now.key;
+      now.row = earlier ? other.row : now.row;
+    }
+    nodes.data[at] = now;
+  }
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -9,7 +9,6 @@
 #include <pipe/flow/stage_graph.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -266,6 +265,7 @@ struct kind_links {
   number own[4] = {none, none, none, none}; //!< rows that it reads of its own stage and unit
   number chunk_step = 0; //!< -1, +1: it follows its row of the chunk before, after
   number products[3] = {none, none, none}; //!< the data that it makes for other stages
+  number wanted = 0;                       //!< how many of the rows that it makes each unit wants
 
   friend constexpr bool operator==(kind_links const&, kind_links const&) = default;
 };
@@ -453,16 +453,6 @@ namespace detail {
   return keeps_logits ? slot_class::logits : slot_class::activation;
 }
 
-//! The name of a kind in files: its letter, or its word where it has none; "?" for a kind that the
-//! flow does not have.
-[[nodiscard]] constexpr flow_word sign(flow const& declared, pass_kind kind) noexcept {
-  if (declared.has(kind) && declared[kind].letter == '\0')
-    return declared[kind].word;
-  flow_word result;
-  result.text[0] = declared.letter(kind);
-  return result;
-}
-
 //! True for the kinds that stand between passes and take no time: marks, and what calls no
 //! stage, or hands it memory.
 [[nodiscard]] constexpr bool stands_between(kind_of_pass const& kind) noexcept {
@@ -487,32 +477,6 @@ constexpr pass_kind flow::kind_with(role is, engine on) const noexcept {
 }
 
 namespace detail {
-
-//! The kinds of the passes of a unit on a stage whose backward pass is split: forward, input and
-//! weights.
-[[nodiscard]] constexpr std::array<pass_kind, 3> split_kinds(flow const& declared) noexcept {
-  return {declared.kind_with(role::forward),
-          declared.kind_with(role::input),
-          declared.kind_with(role::weights)};
-}
-
-//! The first kind of groups that reads stages on this side, or `no_kind`.
-[[nodiscard]] constexpr pass_kind kind_in_groups(flow const& declared, of_stage read) noexcept {
-  for (int kind = 0; kind < declared.kind_count; ++kind)
-    for (effect const& one : declared.kinds[kind])
-      if (declared.kinds[kind].in_groups && one.stage == read)
-        return static_cast<pass_kind>(kind);
-  return flow::no_kind;
-}
-
-//! True for a forward pass that frees its own activation: another kind brings it back.
-[[nodiscard]] constexpr bool is_checkpointed(flow const& declared, pass_kind kind) noexcept {
-  kind_of_pass const& of = declared[kind];
-  int const pool = static_cast<int>(activation_class(declared, kind));
-  return of.is == role::forward && std::any_of(of.begin(), of.end(), [&](effect const& one) {
-           return one.what == does::frees && declared.data[one.of].pool == pool;
-         });
-}
 
 //! True for the kinds of which the last on a stage completes its weight gradients: those
 //! that add to them, and those that scatter what has been added up.

@@ -361,6 +361,8 @@ private:
           flow_.kinds[kind],
           "makes more than three rows of data; let the same kinds make what belongs together");
         result.made[made++] = static_cast<kind_links::number>(row);
+        result.wanted =
+          static_cast<kind_links::number>(result.wanted + (flow_.wanted[row] ? 1 : 0));
       }
     flow_set own = reads.own;
     for (flow_set left = own; left != 0; left &= left - 1)

@@ -2,7 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The colours of pictures. Header for pipelining::detail::shade.
+//! @brief The names of kinds in files, and the colours of pictures. Header for
+//! pipelining::detail::sign and pipelining::detail::shade.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/training.hpp>
@@ -107,6 +108,16 @@ static_assert(std::size(pictures_of_training) == kinds_of_training.kind_count);
 [[nodiscard]] constexpr colour plain_colour(kind_of_pass const& kind) noexcept {
   int const known = number_in_training(kind);
   return known < 0 ? colour_of(kind.is) : pictures_of_training[known].plain;
+}
+
+//! The name of a kind in files: its letter, or its word where it has none; "?" for a kind that the
+//! flow does not have.
+[[nodiscard]] constexpr flow_word sign(flow const& declared, pass_kind kind) noexcept {
+  if (declared.has(kind) && declared[kind].letter == '\0')
+    return declared[kind].word;
+  flow_word result;
+  result.text[0] = declared.letter(kind);
+  return result;
 }
 
 //! The name of a kind in legends: of a kind of training in full, else its word.

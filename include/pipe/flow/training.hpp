@@ -64,14 +64,6 @@ inline constexpr flow data_of_training = [] {
   return result;
 }();
 
-//! A datum that takes the slots of another.
-[[nodiscard]] constexpr datum in_pool_of(training_datum of, flow_word const& word) noexcept {
-  datum result = data_of_training.data[of];
-  result.word = word;
-  result.wanted = false;
-  return result;
-}
-
 inline constexpr effect reads_input{does::reads, made_output, of_stage::before};
 inline constexpr effect extends_sequence{
   does::adds_to, keys_and_values, of_stage::own, effect::chunk_order::ascending};
@@ -155,15 +147,6 @@ static_assert(kinds_of_training.kind_named("keep_weights") == pass_kind::keep_we
 //! The definition of a kind of training.
 [[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
   return kinds_of_training[kind];
-}
-
-//! Whether all kinds of a flow are kinds of training.
-[[nodiscard]] constexpr bool is_of_training(flow const& declared) noexcept {
-  for (int kind = 0; kind < declared.kind_count; ++kind)
-    if (declared.kinds[kind].exists() &&
-        !(declared.kinds[kind].word == kinds_of_training.kinds[kind].word))
-      return false;
-  return true;
 }
 
 //! Some kinds, with the data that all flows of training have. Nothing is worked out yet.

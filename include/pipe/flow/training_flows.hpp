@@ -17,6 +17,14 @@
 
 namespace pipelining::inline v0_3::detail {
 
+//! A datum that takes the slots of another.
+[[nodiscard]] constexpr datum in_pool_of(training_datum of, flow_word const& word) noexcept {
+  datum result = data_of_training.data[of];
+  result.word = word;
+  result.wanted = false;
+  return result;
+}
+
 //! True for the kinds that multiply with the weights of their stage: all but the gradient of
 //! weights.
 [[nodiscard]] constexpr bool reads_weights(kind_of_pass const& kind) noexcept {

@@ -11,9 +11,9 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
-#include <pipe/run/begun_passes.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/guards.hpp>
+#include <pipe/run/host_passes.hpp>
 
 #include <mpi.h>
 
@@ -131,8 +131,7 @@ public:
              bool guarded = false)
       : work_(work), stages_(&stages), device_(device), patience_(&patience), channel_(channel),
         guard_(guarded ? guard_bytes : 0), number_(number), memory_(&memory),
-        guards_(arena{work, device}), begun_(work, device), starts_(work.program_of(device).size()),
-        ends_(work.program_of(device).size()),
+        guards_(arena{work, device}), passes_(work, device),
         requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
         completed_(static_cast<std::size_t>(work.lanes[device]), nothing) {
     for (item const& step : steps())
@@ -176,50 +175,39 @@ public:
     std::fill(completed_.begin(), completed_.end(), nothing);
     at_.store(nothing, std::memory_order_relaxed);
     awaited_ = nothing;
-    again_ = false;
+    passes_.begin();
   }
 
   //! True when a validation has found that the iteration must begin again.
-  [[nodiscard]] bool begins_again() const noexcept { return again_; }
+  [[nodiscard]] bool begins_again() const noexcept { return passes_.begins_again(); }
 
   //! Waits until an earlier item is complete.
   void wait_for(int index, item const&) {
     item const& earlier = steps()[static_cast<std::size_t>(index)];
     if (earlier.what != operation::run)
       complete_lane(earlier.lane, index);
-    begun_.one(index, [this](int it) { finish_pass(it); });
+    passes_.wait_for(*this, index);
   }
 
   //! Runs a pass or a hook, or begins it.
-  void run(int index, item const& step) {
-    begun_.before(step, [this](int it) { finish_pass(it); });
-    auto const start = Clock::now();
-    patience_->look(start);
-    at_.store(index, std::memory_order_relaxed);
-    if (runs_beside(step) && begun_.begin(*stages_, guards_, index)) {
-      starts_[static_cast<std::size_t>(index)] = seconds(start);
-      return;
-    }
-    again_ = !run_guarded(*stages_, slots(), guards_, step) || again_;
-    note_times(index, 1, start);
-  }
+  void run(int index, item const& step) { passes_.run(*this, index, step); }
 
   //! Runs a composite pass, where its stages can.
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
-    auto const start = Clock::now();
-    patience_->look(start);
-    at_.store(first, std::memory_order_relaxed);
-    if (!run_guarded(*stages_, slots(), guards_, pair))
-      return false;
-    note_times(first, pair.size(), start);
-    return true;
+    return passes_.run_together(*this, first, pair);
   }
 
-  //! When the items of the last step that ran began and ended, in seconds since it began:
-  //! [items] each.
-  [[nodiscard]] std::span<double const> starts() const noexcept { return starts_; }
-  //! The ends.
-  [[nodiscard]] std::span<double const> ends() const noexcept { return ends_; }
+  //! The times of the passes of the last step, in seconds since it began.
+  [[nodiscard]] host_passes const& passes() const noexcept { return passes_; }
+  [[nodiscard]] Stages& stages() noexcept { return *stages_; }
+  [[nodiscard]] slot_guards& guards() noexcept { return guards_; }
+  [[nodiscard]] double seconds() const { return seconds(Clock::now()); }
+  double enter(int index) {
+    auto const now = Clock::now();
+    patience_->look(now);
+    at_.store(index, std::memory_order_relaxed);
+    return seconds(now);
+  }
   //! The slots in the memory of this rank.
   [[nodiscard]] arena slots() const noexcept {
     return {
@@ -228,8 +216,7 @@ public:
 
   //! Starts the messages of one group.
   void post(int first, std::span<item const> group) {
-    patience_->look(Clock::now());
-    at_.store(first, std::memory_order_relaxed);
+    (void)enter(first);
     if (relays(group.front()))
       complete_lane(group.front().lane, first - 1);
     // Receives first: a message that finds its receive needs no buffer in between.
@@ -241,7 +228,7 @@ public:
 
   //! Waits until all passes and messages are complete.
   void finish() {
-    begun_.all([this](int it) { finish_pass(it); });
+    passes_.wait_for_all(*this);
     for (int lane = 0; lane < work_.lanes[device_]; ++lane)
       complete_lane(lane, static_cast<int>(steps().size()) - 1);
     guards_.check_all();
@@ -249,7 +236,7 @@ public:
   }
 
   //! Finishes what stages have begun in a step that has failed.
-  void abandon() noexcept { begun_.abandon(*stages_, guards_, at_); }
+  void abandon() noexcept { passes_.abandon(*this, at_); }
 
   //! Where this rank was when its step ended early: item, last pass, and whom it waited for.
   [[nodiscard]] rank_standing standing() const {
@@ -286,19 +273,6 @@ private:
   [[nodiscard]] std::span<item const> steps() const { return work_.program_of(device_); }
   [[nodiscard]] double seconds(typename Clock::time_point when) const {
     return std::chrono::duration<double>(when - step_start_).count();
-  }
-  [[gnu::noinline]] void finish_pass(int index) {
-    patience_->look(Clock::now());
-    at_.store(index, std::memory_order_relaxed);
-    begun_.finish(*stages_, guards_, index);
-    ends_[static_cast<std::size_t>(index)] = seconds(Clock::now());
-  }
-  void note_times(int first, std::size_t count, typename Clock::time_point start) {
-    double const end = seconds(Clock::now());
-    for (std::size_t i = 0; i < count; ++i) {
-      starts_[static_cast<std::size_t>(first) + i] = seconds(start);
-      ends_[static_cast<std::size_t>(first) + i] = end;
-    }
   }
   [[nodiscard]] std::int64_t bytes_of(item const& step) const {
     return step.what == operation::run ? 0 : work_.uses_of(step)[0].bytes;
@@ -385,13 +359,10 @@ private:
   int number_;
   mpi_memory* memory_;
   slot_guards guards_;
-  begun_passes begun_;
-  std::vector<double> starts_; // [items], seconds
-  std::vector<double> ends_;
+  host_passes passes_;
   typename Clock::time_point step_start_{};
   std::vector<MPI_Request> requests_; // [items]
   std::vector<int> completed_;        // [lanes], items of a lane known to be complete
-  bool again_ = false;                // the iteration must begin again
   std::atomic<int> at_ = nothing;     // the item that was started last
   int awaited_ = nothing;             // the message that is waited for
 };

@@ -397,8 +397,8 @@ private:
       counts.push_back(static_cast<int>(2 * view.program_of(each).size()));
       all += counts.back();
     }
-    std::vector<double> own(ran.runs->starts().begin(), ran.runs->starts().end());
-    own.insert(own.end(), ran.runs->ends().begin(), ran.runs->ends().end());
+    std::vector<double> own(ran.runs->passes().starts().begin(), ran.runs->passes().starts().end());
+    own.insert(own.end(), ran.runs->passes().ends().begin(), ran.runs->passes().ends().end());
     std::vector<double> times(static_cast<std::size_t>(all));
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Iallgatherv(own.data(),

@@ -74,6 +74,8 @@ enum class subject : std::uint8_t {
   add_copies       //!< run: the gradients of all copies of the stage are added
 };
 
+inline constexpr int subject_count = static_cast<int>(subject::add_copies) + 1;
+
 //! @brief The class of the slots of a step that is not about a pass.
 [[nodiscard]] constexpr slot_class class_of(subject about) noexcept {
   switch (about) {

@@ -186,8 +186,8 @@ inline void check_budget(plan_view work, std::int64_t limit) {
   return std::move(work.placed);
 }
 
-//! Writes the programs of all devices. Workers make the events of a chain as they need them; those
-//! of graphs take long, and exchanges and hooks look back, so they are made once.
+//! Writes the programs of all devices. Workers make events as they need them. Exchanges and hooks
+//! look back, and edges to other chunks take long, so there they are made once.
 template <communication_policy Policy, worker_group Workers>
 void write_programs(timetable_view const& table,
                     std::vector<int> const& order,
@@ -207,7 +207,7 @@ void write_programs(timetable_view const& table,
                                     Policy::duplex_groups,
                                     known,
                                     joins ? entries.data() : nullptr};
-  if (table.over.edges != nullptr || has_hooks(result)) {
+  if (joins || uses.across || has_hooks(result)) {
     std::vector<event> const events = list_events(placement, result);
     auto const each = [&](int, auto visit) {
       for (event const& what : events)
@@ -225,10 +225,11 @@ void write_programs(timetable_view const& table,
   };
   auto const tell = [&](int part, auto visit) {
     for (int i = cut(part), end = cut(part + 1); i < end; ++i) {
-      pass_ends const ends = known[table.passes[order[static_cast<std::size_t>(i)]]];
+      pass const& what = table.passes[order[static_cast<std::size_t>(i)]];
+      pass_ends const ends = known[what];
       visit({.device = ends.device, .slots = ends.slots});
-      if (ends.to != nothing)
-        visit({.device = ends.device, .to = ends.to});
+      known.for_each_message(
+        what, ends, [&](int, int to) { visit({.device = ends.device, .to = to}); });
     }
   };
   auto const each = [&](int part, auto visit) {

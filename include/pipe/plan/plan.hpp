@@ -153,32 +153,13 @@ namespace detail {
   return work.over.pass_indices() * graph_width(work.over) + work.other_messages;
 }
 
-//! Dense numbers for messages, the same at both ends of each, for walks over many.
-class message_numbers {
-public:
-  //! Numbers for the messages of a plan.
-  constexpr explicit message_numbers(plan_view const& work) noexcept
-      : work_(work), stage_count_(work.over.extents.stages()), unit_count_(work.over.units()),
-        width_(graph_width(work.over)), behind_passes_(work.over.pass_indices() * width_) {}
-
-  //! @param step one of the ends of a message.
-  [[nodiscard]] constexpr int of(item const& step) const noexcept {
-    int const number = work_.message_of(step).number;
-    if (step.about != subject::pass)
-      return behind_passes_ + number;
-    pass const& maker = step.work;
-    int const row = work_.over.links_of(maker).made[0];
-    int const line = row * stage_count_ + maker.stage;
-    return (line * unit_count_ + work_.over.unit_of(maker)) * width_ + number;
-  }
-
-private:
-  plan_view work_;
-  int stage_count_;
-  int unit_count_;
-  int width_;
-  int behind_passes_;
-};
+//! A dense number for a message, the same at both of its ends.
+//! @param step one of them
+[[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
+  int const maker =
+    step.about == subject::pass ? pass_index(work.over, step.work) : work.over.pass_indices();
+  return maker * graph_width(work.over) + work.message_of(step).number;
+}
 
 } // namespace detail
 

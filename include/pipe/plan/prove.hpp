@@ -32,17 +32,6 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The subjects of steps that are not passes.
-inline constexpr subject other_steps[] = {subject::copied_gradient,
-                                          subject::add_copies,
-                                          subject::tied_gradient,
-                                          subject::add_tied,
-                                          subject::contribution,
-                                          subject::update,
-                                          subject::early_update,
-                                          subject::validation};
-inline constexpr int other_step_count = 8;
-
 //! True when a copy of a stage has a step about `about`. The copy of the first microbatch
 //! contributes.
 [[nodiscard]] constexpr bool
@@ -60,11 +49,12 @@ wants_other(plan_view const& work, subject about, int stage, int device) noexcep
     return steps_early(work.validation);
   if (about == subject::update)
     return !work.evaluates && work.validation == step_validation::at_once;
-  return work.validation != step_validation::last && device_of(work, stage) == device;
+  return about == subject::contribution && work.validation != step_validation::last &&
+         device_of(work, stage) == device;
 }
 
 [[nodiscard]] constexpr int other_indices(shape const& extents) noexcept {
-  return other_step_count * extents.stages() * most_copies(extents);
+  return subject_count * extents.stages() * most_copies(extents);
 }
 
 [[nodiscard]] constexpr int unit_indices(pipeline_view const& over) noexcept {
@@ -74,11 +64,8 @@ wants_other(plan_view const& work, subject about, int stage, int device) noexcep
 //! The number of a step that is no pass. @pre the device has a copy of the stage
 [[nodiscard]] constexpr int
 other_index(plan_view const& work, subject about, int stage, int device) noexcept {
-  int kind = 0;
-  while (kind + 1 < other_step_count && other_steps[kind] != about)
-    ++kind;
-  return (kind * work.over.extents.stages() + stage) * most_copies(work.over.extents) +
-         copies_below(work.over, stage, device);
+  int const line = static_cast<int>(about) * work.over.extents.stages() + stage;
+  return line * most_copies(work.over.extents) + copies_below(work.over, stage, device);
 }
 
 //! The lane of a copy, `nothing` for a pass of the compute engine.
@@ -129,7 +116,8 @@ constexpr proof find_missing_other(plan_view const& work, device_notes const& ra
     return verdict; // and check_form knows no such step
   for (int stage = 0; stage < work.over.extents.stages(); ++stage)
     for_each_copy(work.over, stage, [&](int device, int) {
-      for (subject const about : other_steps) {
+      for (int number = 1; number < subject_count; ++number) {
+        auto const about = static_cast<subject>(number);
         bool const runs = ran.others[other_index(work, about, stage, device)] != 0;
         if (!verdict || runs == wants_other(work, about, stage, device))
           continue;
@@ -201,7 +189,6 @@ inline bool check_items(plan_view const& work,
                         device_finding& found) {
   auto const steps = work.program_of(device);
   entered_messages messages{work,
-                            message_numbers(work),
                             device,
                             notes.sender,
                             space.lanes.get(work.lanes[device], {}),

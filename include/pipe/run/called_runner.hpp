@@ -187,9 +187,10 @@ private:
     return {static_cast<int>(at)};
   }
   void touch() {
-    for (auto* const memories : {&board_.memories, &board_.host_memories})
-      for (detail::host_memory& each : *memories)
-        each.touch();
+    for (int device = 0; device < board_.devices; ++device) {
+      board_.memories[device].touch();
+      board_.host_memories[device].touch();
+    }
   }
   void refuse_in_step() const {
     if (in_step_)

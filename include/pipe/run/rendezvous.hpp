@@ -100,10 +100,9 @@ public:
   explicit rendezvous(plan_view const& work)
       : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))),
         meeting_of_(work.messages.size()) {
-    message_numbers const numbers(work);
     for (int i = 0; i < work.offsets[work.over.extents.devices]; ++i)
       if (item const& step = work.items[i]; step.what != operation::run)
-        meeting_of_[static_cast<std::size_t>(step.message)] = numbers.of(step);
+        meeting_of_[static_cast<std::size_t>(step.message)] = message_index(work, step);
   }
 
   //! Forgets all posts. No thread may be in any other member.

@@ -5,15 +5,16 @@
 //! @brief Data that the threads of a runner share. Header for pipelining::thread_options and
 //! pipelining::detail::thread_board.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
-#include <pipe/run/begun_passes.hpp>
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/guards.hpp>
+#include <pipe/run/host_passes.hpp>
 #include <pipe/run/rendezvous.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -70,7 +71,6 @@ struct alignas(cache_line) device_standing {
   std::atomic<bool> at_home = true;    // it has ended its errand
   std::atomic<int> in_hand = nothing;  // the thread that is in its program now, or nothing
   int next = 0;                        // the item to go on with; of who has it in hand
-  bool again = false;                  // the iteration begins again
 };
 
 //! The door of a thread, where it is called and sleeps, between errands and in a step.
@@ -86,51 +86,42 @@ struct alignas(cache_line) thread_standing {
 //! touches its program. The caller may give a device to another thread at any time: one that still
 //! has it in hand wakes the other when it puts it back.
 struct thread_share {
-  std::vector<device_standing> devices;
-  std::vector<thread_standing> threads;
-  std::vector<std::atomic<int>> runs_on; // [P], apart from what changes with every pass
-  std::vector<int> seen;                 // [P], the items of calls at the last look of the caller
+  int device_count;
+  int thread_count;
+  owned<device_standing> devices{device_count};
+  owned<thread_standing> threads{thread_count};
+  owned<std::atomic<int>> runs_on{device_count}; // apart from what changes with every pass
+  owned<int> seen{device_count, nothing};        // the items of calls at the caller's last look
   // Written at the end of an errand.
   alignas(cache_line) std::atomic<int> running = 0; // calls from which threads are not back
   sleeping_place caller;
 
-  thread_share(int device_count, int thread_count)
-      : devices(static_cast<std::size_t>(device_count)),
-        threads(static_cast<std::size_t>(thread_count)),
-        runs_on(static_cast<std::size_t>(device_count)),
-        seen(static_cast<std::size_t>(device_count), nothing) {}
+  thread_share(int of_devices, int of_threads)
+      : device_count(of_devices), thread_count(of_threads) {}
 
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(devices.size()); }
-  [[nodiscard]] device_standing& at(int device) noexcept {
-    return devices[static_cast<std::size_t>(device)];
-  }
-  [[nodiscard]] device_standing const& at(int device) const noexcept {
-    return devices[static_cast<std::size_t>(device)];
-  }
   [[nodiscard]] bool is_home(int device) const noexcept {
-    return at(device).at_home.load(std::memory_order_relaxed);
+    return devices[device].at_home.load(std::memory_order_relaxed);
   }
   [[nodiscard]] int thread_of(int device) const noexcept {
-    return runs_on[static_cast<std::size_t>(device)].load(std::memory_order_seq_cst);
+    return runs_on[device].load(std::memory_order_seq_cst);
   }
   [[nodiscard]] bool is_away(int thread) const noexcept {
-    thread_standing const& its = threads[static_cast<std::size_t>(thread)];
+    thread_standing const& its = threads[thread];
     return its.called.load(std::memory_order_acquire) != its.back.load(std::memory_order_acquire);
   }
-  void open(int thread) { threads[static_cast<std::size_t>(thread)].door.open(); }
+  void open(int thread) { threads[thread].door.open(); }
   void open_all() {
-    for (thread_standing& each : threads)
-      each.door.open();
+    for (int thread = 0; thread < thread_count; ++thread)
+      open(thread);
   }
 
   //! Gives all devices to the first threads, neighbours to one, and calls these.
   //! @pre all threads are back.
   void send(int count) {
-    for (int device = 0; device < size(); ++device) {
-      auto const d = static_cast<std::size_t>(device);
-      runs_on[d].store(device * count / size(), std::memory_order_relaxed);
-      devices[d].at_home.store(false, std::memory_order_relaxed);
-      seen[d] = nothing;
+    for (int device = 0; device < device_count; ++device) {
+      runs_on[device].store(device * count / device_count, std::memory_order_relaxed);
+      devices[device].at_home.store(false, std::memory_order_relaxed);
+      seen[device] = nothing;
     }
     running.store(count, std::memory_order_relaxed);
     for (int thread = 0; thread < count; ++thread)
@@ -139,20 +130,20 @@ struct thread_share {
 
   //! Releases everything that the caller has done to a thread that looks, or wakes it.
   void call(int thread) {
-    threads[static_cast<std::size_t>(thread)].called.fetch_add(1, std::memory_order_seq_cst);
+    threads[thread].called.fetch_add(1, std::memory_order_seq_cst);
     open(thread);
   }
 
   //! The end of a call. The last one hands all that devices have done to the caller.
   void go_home(int thread) {
-    threads[static_cast<std::size_t>(thread)].back.fetch_add(1, std::memory_order_release);
+    threads[thread].back.fetch_add(1, std::memory_order_release);
     if (running.fetch_sub(1, std::memory_order_seq_cst) == 1)
       caller.open();
   }
 
   //! @return whether this thread has the device in hand now, and the device has not ended.
   [[nodiscard]] bool take(int device, int thread) {
-    device_standing& its = at(device);
+    device_standing& its = devices[device];
     int none = nothing;
     if (thread_of(device) != thread || is_home(device) ||
         !its.in_hand.compare_exchange_strong(none, thread, std::memory_order_seq_cst))
@@ -163,7 +154,7 @@ struct thread_share {
     return false;
   }
   void put_back(int device, int thread) {
-    at(device).in_hand.store(nothing, std::memory_order_seq_cst);
+    devices[device].in_hand.store(nothing, std::memory_order_seq_cst);
     if (int const other = thread_of(device); other != thread)
       open(other);
   }
@@ -172,7 +163,7 @@ struct thread_share {
   //! @return whether it has; false where the thread has no such device.
   template <class Visit>
   bool any_of(int thread, Visit visit) const {
-    for (int device = 0; device < size(); ++device)
+    for (int device = 0; device < device_count; ++device)
       if (thread_of(device) == thread && !is_home(device) && visit(device))
         return true;
     return false;
@@ -184,16 +175,16 @@ struct thread_share {
   //! Gives devices whose thread has been in one call of another device since the last look to
   //! threads that have none. So nobody waits for a device whose stage sleeps, but its neighbours.
   void spread() {
-    for (int device = 0; device < size(); ++device) {
-      device_standing const& its = at(device);
+    for (int device = 0; device < device_count; ++device) {
+      device_standing const& its = devices[device];
       int const busy = its.in_hand.load(std::memory_order_seq_cst);
       int const item = busy == nothing ? nothing : its.position.load(std::memory_order_relaxed);
-      int const before = std::exchange(seen[static_cast<std::size_t>(device)], item);
+      int const before = std::exchange(seen[device], item);
       if (item == nothing || item != before)
         continue;
       if (thread_of(device) != busy)
         give(device, busy);
-      for (int other = 0; other < size(); ++other)
+      for (int other = 0; other < device_count; ++other)
         if (other != device && !is_home(other) && thread_of(other) == busy)
           give(other, idle());
     }
@@ -202,7 +193,7 @@ struct thread_share {
 private:
   //! A thread that has no device to run, or nothing.
   [[nodiscard]] int idle() const {
-    for (int thread = 0; thread < static_cast<int>(threads.size()); ++thread)
+    for (int thread = 0; thread < thread_count; ++thread)
       if (!has_any(thread))
         return thread;
     return nothing;
@@ -213,7 +204,7 @@ private:
         return; // the errand is over
       if (!running.compare_exchange_weak(away, away + 1))
         continue;
-      runs_on[static_cast<std::size_t>(device)].store(thread, std::memory_order_seq_cst);
+      runs_on[device].store(thread, std::memory_order_seq_cst);
       return call(thread);
     }
   }
@@ -228,16 +219,12 @@ struct thread_plan {
   plan_view view;
   rendezvous messages;
   std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
-  std::vector<std::vector<double>> starts; // [P][items], seconds
-  std::vector<std::vector<double>> ends;
-  std::vector<begun_passes> begun; // [P]
+  std::vector<host_passes> passes;         // [P]
 
   explicit thread_plan(plan lowered) : work(std::move(lowered)), view(work.view()), messages(view) {
     for (int device = 0; device < view.over.extents.devices; ++device) {
       completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
-      starts.emplace_back(view.program_of(device).size());
-      ends.emplace_back(view.program_of(device).size());
-      begun.emplace_back(view, device);
+      passes.emplace_back(view, device);
     }
   }
 };
@@ -254,11 +241,11 @@ struct thread_board {
   std::atomic<std::chrono::nanoseconds> spin_between_steps{}; // read by threads on their way home
   std::vector<std::unique_ptr<thread_plan>> plans;
   thread_plan* now = nullptr; // the plan of the step
-  std::vector<host_memory> memories;
-  std::vector<host_memory> host_memories; // of what goes to the host and back
-  bool moved = false;                     // memory, and stages have not been told yet
-  std::vector<slot_guards> guards;        // [P], those of the plan of the step
-  carried_totals carried;                 // from step to step
+  owned<host_memory> memories{devices};
+  owned<host_memory> host_memories{devices}; // of what goes to the host and back
+  bool moved = false;                        // memory, and stages have not been told yet
+  std::vector<slot_guards> guards;           // [P], those of the plan of the step
+  carried_totals carried;                    // from step to step
   thread_share share;
   int active = 0;           // threads that begin a step
   bool long_passes = false; // in the last step
@@ -274,10 +261,8 @@ struct thread_board {
   thread_board(int device_count, thread_options chosen)
       : options(std::move(chosen)), devices(device_count),
         cores(static_cast<int>(std::thread::hardware_concurrency())),
-        memories(static_cast<std::size_t>(device_count)),
-        host_memories(static_cast<std::size_t>(device_count)),
         share(device_count, threads_for(options.count, device_count)) {
-    use(static_cast<int>(share.threads.size()));
+    use(share.thread_count);
   }
 
   //! @throws std::invalid_argument for a negative number.
@@ -304,15 +289,13 @@ struct thread_board {
     return options.guarded ? guard_bytes : 0;
   }
   [[nodiscard]] arena slots(thread_plan const& of, int device) const noexcept {
-    auto const d = static_cast<std::size_t>(device);
-    return {of.view, device, memories[d].data(), host_memories[d].data(), guard_size()};
+    return {of.view, device, memories[device].data(), host_memories[device].data(), guard_size()};
   }
 
   //! Makes room on a device. No errand may run.
   void reserve(int device, std::int64_t bytes, std::int64_t host_bytes) {
-    auto const d = static_cast<std::size_t>(device);
-    moved = memories[d].reserve(bytes) || moved;
-    moved = host_memories[d].reserve(host_bytes) || moved;
+    moved = memories[device].reserve(bytes) || moved;
+    moved = host_memories[device].reserve(host_bytes) || moved;
     now = nullptr;
   }
   //! Makes room for a plan on all devices.
@@ -349,14 +332,16 @@ struct thread_board {
     }
     next.messages.reset();
     again.store(false, std::memory_order_relaxed);
+    for (host_passes& each : next.passes)
+      each.begin();
     for (auto& lanes : next.completed)
       for (int& item_index : lanes)
         item_index = nothing;
-    for (device_standing& device : share.devices) {
-      device.position.store(0, std::memory_order_relaxed);
-      device.waits_on.store(nothing, std::memory_order_relaxed);
-      device.next = 0;
-      device.again = false;
+    for (int device = 0; device < devices; ++device) {
+      device_standing& its = share.devices[device];
+      its.position.store(0, std::memory_order_relaxed);
+      its.waits_on.store(nothing, std::memory_order_relaxed);
+      its.next = 0;
     }
     if (chooses())
       use(long_passes ? devices : cores);
@@ -396,7 +381,8 @@ struct thread_board {
   [[nodiscard]] dynamic_timetable last_trace() const {
     thread_plan const& ran = now != nullptr ? *now : *plans.front();
     return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
-      return (end ? ran.ends : ran.starts)[static_cast<std::size_t>(device)][item];
+      host_passes const& own = ran.passes[static_cast<std::size_t>(device)];
+      return (end ? own.ends() : own.starts())[item];
     });
   }
 
@@ -404,13 +390,13 @@ struct thread_board {
   void send(errand why) {
     forget_failure();
     what.store(why, std::memory_order_relaxed);
-    share.send(why == errand::step ? active : static_cast<int>(share.threads.size()));
+    share.send(why == errand::step ? active : share.thread_count);
   }
 
   //! Ends the threads: those at home now, others when they come home.
   void dismiss() {
     what.store(errand::end, std::memory_order_relaxed);
-    for (int thread = 0; thread < static_cast<int>(share.threads.size()); ++thread)
+    for (int thread = 0; thread < share.thread_count; ++thread)
       share.call(thread);
   }
 
@@ -456,7 +442,7 @@ struct thread_board {
            share.any_of(thread, [this](int device) { return can_go_on(device); });
   }
   [[nodiscard]] bool can_go_on(int device) const {
-    device_standing const& its = share.at(device);
+    device_standing const& its = share.devices[device];
     if (its.in_hand.load(std::memory_order_seq_cst) != nothing)
       return false;
     int const missing = its.waits_on.load(std::memory_order_relaxed);
@@ -483,8 +469,9 @@ struct thread_board {
   //! A number that changes when a device begins an item, waits for another one or ends its errand.
   [[nodiscard]] std::uint64_t whereabouts() const noexcept {
     std::uint64_t all = 1;
-    for (device_standing const& its : share.devices)
-      for (int const part : {its.position.load(std::memory_order_relaxed),
+    for (int device = 0; device < devices; ++device)
+      for (device_standing const& its = share.devices[device];
+           int const part : {its.position.load(std::memory_order_relaxed),
                              its.waits_on.load(std::memory_order_relaxed),
                              its.at_home.load(std::memory_order_relaxed) ? 1 : 0})
         all = all * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(part);
@@ -510,7 +497,7 @@ struct thread_board {
 
   [[nodiscard]] bool is_in_call(int device) const noexcept {
     return !share.is_home(device) && (what.load(std::memory_order_relaxed) != errand::step ||
-                                      share.at(device).in_hand.load() != nothing);
+                                      share.devices[device].in_hand.load() != nothing);
   }
 
   [[nodiscard]] std::string name(int device, int index) const {
@@ -524,7 +511,7 @@ struct thread_board {
     if (what.load(std::memory_order_relaxed) == errand::tell)
       return " is not back from memory_moved";
     auto const at =
-      static_cast<std::size_t>(share.at(device).position.load(std::memory_order_relaxed));
+      static_cast<std::size_t>(share.devices[device].position.load(std::memory_order_relaxed));
     auto const steps = now->view.program_of(device);
     if (at >= steps.size())
       return " is not back from the end of its program";
@@ -539,7 +526,7 @@ struct thread_board {
     if (what.load(std::memory_order_relaxed) != errand::step)
       return text;
     for (int device = 0; device < devices; ++device) {
-      device_standing const& its = share.at(device);
+      device_standing const& its = share.devices[device];
       int const at = its.position.load(std::memory_order_relaxed);
       int const waited = its.waits_on.load(std::memory_order_relaxed);
       auto const steps = now->view.program_of(device);

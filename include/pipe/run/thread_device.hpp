@@ -24,24 +24,28 @@ namespace pipelining::inline v0_3::detail {
 template <class Stages>
 struct thread_device {
   thread_board& board;
-  Stages& stages;
+  Stages& model;
   int device;
   thread_plan& work;
   std::span<item const> steps;
-  std::span<double> starts;
-  std::span<double> ends;
-  begun_passes& begun;
-  slot_guards& guards;
-  arena const& slots;
+  host_passes& passes;
+  slot_guards& slots;
   device_standing& standing;
 
-  thread_device(thread_board& all, Stages& model, int number)
-      : board(all), stages(model), device(number), work(*all.now),
-        steps(work.view.program_of(number)), starts(work.starts[static_cast<std::size_t>(number)]),
-        ends(work.ends[static_cast<std::size_t>(number)]),
-        begun(work.begun[static_cast<std::size_t>(number)]),
-        guards(all.guards[static_cast<std::size_t>(number)]), slots(guards.memory()),
-        standing(all.share.at(number)) {}
+  thread_device(thread_board& all, Stages& of, int number)
+      : board(all), model(of), device(number), work(*all.now), steps(work.view.program_of(number)),
+        passes(work.passes[static_cast<std::size_t>(number)]),
+        slots(all.guards[static_cast<std::size_t>(number)]), standing(all.share.devices[number]) {}
+
+  [[nodiscard]] Stages& stages() noexcept { return model; }
+  [[nodiscard]] slot_guards& guards() noexcept { return slots; }
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(steady::now() - board.step_start).count();
+  }
+  double enter(int index) {
+    begin(index);
+    return seconds();
+  }
 
   //! Messages of a lane count as complete in the order of the lane, as the plan's waits presume.
   //! @return whether they are, up to `last`; else `standing` names the one that is missing.
@@ -80,52 +84,34 @@ struct thread_device {
   }
 
   void wait_for(int index, item const&) { // for messages `ready` has done it
-    begun.one(index, [this](int it) { finish_pass(it); });
+    passes.wait_for(*this, index);
   }
 
-  void run(int index, item const& step) {
-    auto const i = static_cast<std::size_t>(index);
-    begun.before(step, [this](int it) { finish_pass(it); });
-    begin(index);
-    starts[i] = seconds();
-    if (runs_beside(step) && begun.begin(stages, guards, index))
-      return;
-    standing.again = !run_guarded(stages, slots, guards, step) || standing.again;
-    ends[i] = seconds();
-  }
+  void run(int index, item const& step) { passes.run(*this, index, step); }
 
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
-    begin(first);
-    double const start = seconds();
-    if (!run_guarded(stages, slots, guards, pair))
-      return false;
-    double const end = seconds();
-    for (std::size_t i = 0; i < pair.size(); ++i) {
-      starts[static_cast<std::size_t>(first) + i] = start;
-      ends[static_cast<std::size_t>(first) + i] = end;
-    }
-    return true;
+    return passes.run_together(*this, first, pair);
   }
 
   void post(int first, std::span<item const> group) {
     begin(first);
     for (item const& step : group) {
       if (step.what == operation::receive)
-        guards.before(step);
-      if (work.messages.post(step, slots.message(step).data))
+        slots.before(step);
+      if (work.messages.post(step, slots.memory().message(step).data))
         board.share.open(board.share.thread_of(work.view.message_of(step).peer));
     }
   }
 
   [[nodiscard]] bool begins_again() {
-    if (standing.again)
+    if (passes.begins_again())
       work.messages.leave_some();
-    return standing.again;
+    return passes.begins_again();
   }
 
   void finish() {
-    begun.all([this](int it) { finish_pass(it); });
-    guards.check_all();
+    passes.wait_for_all(*this);
+    slots.check_all();
     standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
   }
 
@@ -136,7 +122,7 @@ struct thread_device {
     try {
       if (!detail::advance(work.view, device, standing.next, *this))
         return false;
-      if (standing.again)
+      if (passes.begins_again())
         board.again.store(true, std::memory_order_relaxed);
     } catch (stopped const&) { // the failure is another's, or has been noted
     } catch (std::exception const& error) {
@@ -144,7 +130,7 @@ struct thread_device {
     } catch (...) {
       note("an exception of a type that is no std::exception");
     }
-    begun.abandon(stages, guards, standing.position); // nothing, where the program has ended
+    passes.abandon(*this, standing.position); // nothing, where the program has ended
     standing.waits_on.store(nothing, std::memory_order_relaxed);
     return true;
   }
@@ -152,14 +138,8 @@ struct thread_device {
 private:
   //! Where the iteration begins again, most messages are not.
   [[nodiscard]] bool posted(int index, item const& message) const {
-    return !standing.again || index < behind_validation(work.view, device) ||
+    return !passes.begins_again() || index < behind_validation(work.view, device) ||
            arrives_early(work.view, device, message);
-  }
-
-  [[gnu::noinline]] void finish_pass(int index) {
-    begin(index);
-    begun.finish(stages, guards, index);
-    ends[static_cast<std::size_t>(index)] = seconds();
   }
 
   void begin(int index) {
@@ -167,10 +147,6 @@ private:
       throw stopped{};
     standing.waits_on.store(nothing, std::memory_order_relaxed);
     standing.position.store(index, std::memory_order_relaxed);
-  }
-
-  [[nodiscard]] double seconds() const {
-    return std::chrono::duration<double>(steady::now() - board.step_start).count();
   }
 
   void note(char const* cause) noexcept {
@@ -189,7 +165,7 @@ void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
   auto const advance = [&](int device) {
     if (board.can_go_on(device) && share.take(device, thread)) {
       if (thread_device<Stages>(board, stages, device).advance())
-        share.at(device).at_home.store(true, std::memory_order_relaxed);
+        share.devices[device].at_home.store(true, std::memory_order_relaxed);
       share.put_back(device, thread);
     }
     return false;
@@ -198,7 +174,7 @@ void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
   while (share.has_any(thread)) {
     (void)share.any_of(thread, advance);
     if (!spin_until(board.spin_in_step, come))
-      share.threads[static_cast<std::size_t>(thread)].door.wait(come);
+      share.threads[thread].door.wait(come);
   }
 }
 

@@ -88,7 +88,7 @@ public:
         board_(crew_.board.get()) {
     board_->put(std::move(work), 0);
     try {
-      for (int thread = 0; thread < static_cast<int>(board_->share.threads.size()); ++thread)
+      for (int thread = 0; thread < board_->share.thread_count; ++thread)
         crew_.workers.emplace_back(
           [board = crew_.board, &stages, thread] { serve(*board, stages, thread); });
     } catch (std::system_error const& error) {
@@ -213,7 +213,7 @@ private:
 
   static void serve(detail::thread_board& board, Stages& stages, int thread) {
     detail::thread_share& share = board.share;
-    detail::thread_standing& own = share.threads[static_cast<std::size_t>(thread)];
+    detail::thread_standing& own = share.threads[thread];
     for (int seen = 0;;) {
       auto const called = [&] { return own.called.load(std::memory_order_seq_cst) != seen; };
       if (!detail::spin_until(board.spin_between_steps, called))
@@ -229,7 +229,7 @@ private:
       else
         (void)share.any_of(thread, [&](int device) {
           look_after_memory(board, stages, device, what);
-          share.at(device).at_home.store(true, std::memory_order_relaxed);
+          share.devices[device].at_home.store(true, std::memory_order_relaxed);
           return false;
         });
       share.go_home(thread);
@@ -241,8 +241,8 @@ private:
                                 int device,
                                 detail::errand what) noexcept {
     if (what == detail::errand::touch) {
-      board.memories[static_cast<std::size_t>(device)].touch();
-      board.host_memories[static_cast<std::size_t>(device)].touch();
+      board.memories[device].touch();
+      board.host_memories[device].touch();
     }
     if (what == detail::errand::tell)
       guarded(board, device, "memory_moved", [&] {
@@ -251,7 +251,7 @@ private:
   }
 
   static void start(detail::thread_board& board, int thread) noexcept {
-    int const count = static_cast<int>(board.share.threads.size());
+    int const count = board.share.thread_count;
     int const device = (thread * board.devices + count - 1) / count; // the first of its own
     guarded(board, device, "thread_options::on_start", [&] {
       if (board.options.on_start)

@@ -9,7 +9,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/training.hpp>
+#include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 
 #include <cstdint>

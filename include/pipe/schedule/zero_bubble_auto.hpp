@@ -9,7 +9,6 @@
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <limits>
 #include <stdexcept>
@@ -164,9 +163,8 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
 class zero_bubble_run {
 public:
   constexpr explicit zero_bubble_run(zero_bubble_problem const& problem)
-      : p_(problem), leaves_(leaves(problem.devices)), forward_ends_(cells(problem)),
-        input_ends_(cells(problem)), at_(static_cast<std::size_t>(problem.devices)),
-        wake_(static_cast<std::size_t>(leaves_)), first_(static_cast<std::size_t>(2 * leaves_)) {}
+      : p_(problem), forward_ends_(cells(problem)), input_ends_(cells(problem)),
+        at_(problem.devices), wake_(problem.devices), waking_(problem.devices) {}
 
   //! @param rows where to write the passes, or null for figures only.
   //! @param longest a span that is no better; a run that cannot stay below it ends early, without
@@ -178,10 +176,10 @@ public:
     begin(policy);
     longest_ = longest * (1 + 1e-12);
     rows_ = rows;
-    while (wake_[first_[1]] < never_again) {
+    while (!waking_.empty()) {
       if (hopeless_)
         return {};
-      int const d = first_[1];
+      int const d = waking_.first();
       sleep_until(d, decide(policy, d, wake_[d]));
     }
     zero_bubble_figures result{0, 0};
@@ -210,9 +208,6 @@ private:
     bool recomputes;
   };
 
-  [[nodiscard]] static constexpr int leaves(int devices) noexcept {
-    return static_cast<int>(std::bit_ceil(static_cast<unsigned>(devices)));
-  }
   [[nodiscard]] static constexpr std::size_t cells(zero_bubble_problem const& p) noexcept {
     return static_cast<std::size_t>(p.devices) * static_cast<std::size_t>(p.microbatches);
   }
@@ -245,12 +240,8 @@ private:
     }
     for (int d = 1; policy.in_turn && d < p_.devices; ++d) // no device waits for more than come
       at_[d].reach = std::min(at_[d].reach, at_[d - 1].reach);
-    for (int leaf = 0; leaf < leaves_; ++leaf) {
-      wake_[leaf] = leaf < p_.devices ? 0 : never_again;
-      first_[leaves_ + leaf] = leaf;
-    }
-    for (int node = leaves_ - 1; node > 0; --node)
-      first_[node] = earlier(node);
+    for (int d = 0; d < p_.devices; ++d)
+      sleep_until(d, 0);
   }
 
   //! Forward passes of a device after its first one that fit into a time.
@@ -397,21 +388,10 @@ private:
   }
   constexpr void sleep_until(int d, double time) {
     wake_[d] = time;
-    for (int node = (leaves_ + d) / 2; node > 0; node /= 2) {
-      int const before = first_[node];
-      first_[node] = earlier(node);
-      if (before != d && first_[node] != d)
-        return; // nothing above has looked at this device, or will
-    }
-  }
-  [[nodiscard]] constexpr int earlier(int node) const noexcept {
-    int const left = first_[2 * node];
-    int const right = first_[2 * node + 1];
-    return wake_[right] < wake_[left] ? right : left;
+    waking_.set(d, time < never_again ? earliest_tree::key_of(time) : earliest_tree::absent);
   }
 
   zero_bubble_problem p_;
-  int leaves_;
   double longest_wait_ = 0;
   double longest_ = 0;
   bool hopeless_ = false;
@@ -419,8 +399,8 @@ private:
   owned<double> forward_ends_; //!< [P, M]
   owned<double> input_ends_;   //!< [P, M]
   owned<device> at_;           //!< [P]
-  owned<double> wake_;         //!< when a device next decides, padded to a power of two
-  owned<int> first_;           //!< a tournament of devices: the earliest is at 1
+  owned<double> wake_;         //!< [P], when a device next decides
+  earliest_tree waking_;       //!< of those that do
 };
 
 //! The times of the stages: [3][P][M].

@@ -24,6 +24,27 @@
 
 namespace pipelining::inline v0_3 {
 
+namespace detail {
+
+//! Whether all kinds of a flow are kinds of training.
+[[nodiscard]] constexpr bool is_of_training(flow const& declared) noexcept {
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    if (declared.kinds[kind].exists() &&
+        !(declared.kinds[kind].word == kinds_of_training.kinds[kind].word))
+      return false;
+  return true;
+}
+
+//! The kinds of the passes of a unit on a stage whose backward pass is split: forward, input and
+//! weights.
+[[nodiscard]] constexpr std::array<pass_kind, 3> split_kinds(flow const& declared) noexcept {
+  return {declared.kind_with(role::forward),
+          declared.kind_with(role::input),
+          declared.kind_with(role::weights)};
+}
+
+} // namespace detail
+
 //! @brief One time per kind, stage and chunk: what a measurement gives. Or one for each microbatch
 //! besides, see `by_microbatch`.
 //!

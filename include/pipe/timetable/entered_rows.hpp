@@ -10,6 +10,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/resolve.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
@@ -36,30 +37,11 @@ inline constexpr int nothing_before = -1;
 //! Several lines, or one whose maker stands in another place than most.
 inline constexpr int several_before = -2;
 
-//! The place that every pass has, by line and unit.
-struct place_map {
-  pipeline_view over;
-  int const* holders;        //!< [lines], the device of each
-  place_code* const* places; //!< [lines] of [units]
-};
-
 //! The times between devices that a timetable says it has.
 struct message_times {
   double latency;
   group_times groups{};
   double const* links = nullptr; //!< [P x P]; null: all take `latency`
-
-  //! The time of a message from the device that holds a line.
-  [[nodiscard]] constexpr double across(place_map const& map, int line, int device) const noexcept {
-    return message_time(links, map.over.extents.devices, latency, map.holders[line], device);
-  }
-  //! The time from the end of what a pass waits for to the pass. @param device, stage of the pass
-  [[nodiscard]] constexpr double
-  to(place_map const& map, dependency const& from, int device, int stage) const noexcept {
-    return from.own
-             ? 0
-             : transfer_time(map.over, groups, across(map, from.line, device), from.stage, stage);
-  }
 };
 
 //! A line whose maker on another device a pass waits for, in its own unit. `nothing_before` where
@@ -86,6 +68,41 @@ struct row_findings {
   }
 };
 
+//! The place that every pass of a timetable has, by line and unit, and what each waits for.
+struct entered_rows {
+  pipeline_view over;
+  owned<int> holders;        //!< [lines], the device of each
+  owned<place_code> cells;   //!< [lines][units]
+  owned<place_code*> places; //!< [lines] of [units]
+  owned<input_line> inputs;  //!< of all passes
+  owned<place_row> rows;     //!< [rows]
+  row_findings found{};
+
+  //! @param offsets [rows + 1], row after row
+  //! @param by who enters them; a device writes places of its own
+  template <worker_group Workers = one_worker>
+  constexpr entered_rows(pipeline_view const& of,
+                         pass const* passes,
+                         int const* offsets,
+                         Workers const& by = {});
+
+  //! The time of a message from the device that holds a line.
+  [[nodiscard]] constexpr double
+  across(message_times const& times, int line, int device) const noexcept {
+    return message_time(
+      times.links, over.extents.devices, times.latency, holders.data[line], device);
+  }
+  //! The time from the end of what a pass waits for to the pass. @param device, stage of the pass
+  [[nodiscard]] constexpr double transfer(message_times const& times,
+                                          dependency const& from,
+                                          int device,
+                                          int stage) const noexcept {
+    return from.own ? 0
+                    : transfer_time(
+                        over, times.groups, across(times, from.line, device), from.stage, stage);
+  }
+};
+
 //! True when an overlapped entry is the second half of a composite pass.
 [[nodiscard]] constexpr bool completes_pair(pass const* row, entry_number entry) noexcept {
   return entry > 0 && !row[entry - 1].overlapped;
@@ -94,8 +111,9 @@ struct row_findings {
 //! The report on an entry that cannot stand where it stands.
 //! @param taken the row of the flow that another pass has made already, or none
 [[nodiscard]] constexpr report
-misplaced(place_map const& map, place_row const& row, int number, entry_number entry, int taken) {
-  pass const what = row.passes[entry];
+misplaced(entered_rows const& map, int number, entry_number entry, int taken) {
+  pass const* const row = map.rows[number].passes;
+  pass const what = row[entry];
   int const device = number % map.over.extents.devices;
   report found{report::rule::repeated_pass, device, static_cast<int>(entry), what, what};
   if (taken != kind_links::none && taken != map.over.links_of(what).made[0]) {
@@ -103,72 +121,17 @@ misplaced(place_map const& map, place_row const& row, int number, entry_number e
   } else if (map.over.row_of(what) != number) {
     found.broken = report::rule::wrong_device;
     found.other = {};
-  } else if (what.overlapped && !completes_pair(row.passes, entry)) {
+  } else if (what.overlapped && !completes_pair(row, entry)) {
     found.broken = report::rule::lone_half;
     found.other = {};
   }
   return found;
 }
 
-//! The links of a kind on a stage, as distances between lines, for loops over many passes: a cache
-//! line each.
-struct alignas(64) entry_links {
-  static constexpr int none = -0x7fffffff; // no distance is that large
-
-  int made = none; //!< from the line of row 0 of the stage; none where there is no such kind
-  int also[2] = {none, none};
-  int input = none; //!< likewise, of another stage; of a graph, from the line of stage 0
-  int own[kind_links::most_own] = {none, none, none, none};
-  std::int16_t chunk_step = 0; //!< 0 where sequences are whole
-  std::int8_t input_step = 0;  //!< to that stage
-  std::int8_t wanted = 0;      //!< how many wanted rows it makes
-  bool runs_here = false;      //!< on the engine of the row
-};
-
-//! The links of all kinds, on a first, a last, an only and any other stage.
-struct entry_rules {
-  entry_links of[flow::most_kinds][4]; //!< [kind][1 with a stage before + 2 with a stage after]
-
-  constexpr entry_rules(pipeline_view const& over, int engine_row) {
-    flow const& declared = *over.declared;
-    int const stage_count = over.extents.stages();
-    bool const chunked = over.extents.chunks > 1 || over.first_units != nullptr;
-    for (int kind = 0; kind < declared.kind_count; ++kind) {
-      if (!declared.kinds[kind].exists() ||
-          (declared.kinds[kind].in_groups && over.edges == nullptr))
-        continue;
-      for (int where = 0; where < 4; ++where) {
-        kind_links const& links = declared.links[kind][where / 2];
-        entry_links& result = of[kind][where];
-        result.runs_here =
-          declared.engine_row[static_cast<int>(declared.kinds[kind].on)] == engine_row;
-        result.chunk_step = static_cast<std::int16_t>(chunked ? links.chunk_step : 0);
-        result.made = links.made[0] * stage_count;
-        for (int k = 0; k < 3; ++k)
-          result.wanted = static_cast<std::int8_t>(
-            result.wanted +
-            (links.made[k] != kind_links::none && declared.wanted[links.made[k]] ? 1 : 0));
-        for (int k = 0; k < 2; ++k)
-          if (links.made[k + 1] != kind_links::none)
-            result.also[k] = links.made[k + 1] * stage_count;
-        for (int k = 0; k < kind_links::most_own; ++k)
-          if (links.own[k] != kind_links::none)
-            result.own[k] = links.own[k] * stage_count;
-        bool const there = links.input_step == group_step ? over.edges != nullptr
-                           : links.input_step < 0         ? where % 2 == 1
-                                                          : where / 2 == 1;
-        result.input_step = links.input_step;
-        if (links.input != kind_links::none && there)
-          result.input = links.input * stage_count + (over.edges == nullptr ? links.input_step : 0);
-      }
-    }
-  }
-};
-
 //! Where a pass stands, from which its links and its unit follow.
 struct entry_place {
   bool known;         //!< false where there is no such pass
-  int where;          //!< of entry_rules
+  int where;          //!< has_before + has_after
   int first;          //!< unit of its microbatch
   int count;          //!< chunks of its microbatch
   bool still = false; //!< of a graph, whether the stage only goes forward
@@ -181,7 +144,7 @@ place_beyond_chains(pipeline_view const& over, pass const& what, entry_place in_
   entry_place found = in_chain;
   if (found.known && over.edges != nullptr) {
     kind_of_pass const& kind = (*over.declared)[what.kind];
-    found.known = kind.exists() && kind.in_groups == over.in_group(what.stage);
+    found.known = kind.in_groups == over.in_group(what.stage);
     found.where = position_in_graph(over, what);
     found.still = goes_forward_only(over, what.stage);
   }
@@ -192,57 +155,47 @@ place_beyond_chains(pipeline_view const& over, pass const& what, entry_place in_
   return found;
 }
 
-//! Enters a pass for what it makes besides its first line.
-//! @param lines of row 0 of the flow, from the stage of the pass on
-//! @return the distance of a line that another pass has made already, or none
-constexpr int
-enter_also(entry_links const& links, place_code* const* lines, int unit, place_code code) noexcept {
-  int taken = entry_links::none;
-  for (int k = 0; k < 2 && links.also[k] != entry_links::none; ++k) {
-    place_code& at = lines[links.also[k]][unit];
-    if (at == 0)
-      at = code;
-    else
-      taken = links.also[k];
-  }
-  return taken;
-}
-
 //! One row of the map while its passes are entered, in their order.
 struct row_entrance {
-  place_map const& map;
-  entry_rules const& rules;
+  entered_rows const& map;
+  flow const& declared;
   place_row row;
   int number;                   //!< of the row
   place_code* const* places_of; //!< those of the map, to write
   input_line* inputs;           //!< those of the row, to write
   int const* holders;           // copies, since what is written might change the others
   shape extents;
-  int device, last_stage, one_way;
+  int device, last_stage, stage_count, engine_row;
+  flow_set kinds = 0;     //!< that there are, on stages like these
+  flow_set runs_here = 0; //!< those on the engine of the row
   bool one_route;
   bool plain;      //!< stages are a chain, all microbatches have as many chunks
-  bool one_chunk;  //!< all edges are of the same chunk
-  bool simple;     //!< no groups of stages either
+  bool chain;      //!< stages are a chain
   place_code here; //!< entries of this row have codes from here on, those after it greater ones
 
-  constexpr row_entrance(place_map const& into, entry_rules const& by, place_row const& of, int at)
-      : map(into), rules(by), row(of), number(at), places_of(into.places), inputs(of.inputs),
-        holders(into.holders), extents(into.over.extents), device(at % extents.devices),
-        last_stage(extents.stages() - 1), one_way(into.over.declared->rows * (last_stage + 1)),
+  constexpr row_entrance(entered_rows const& into, int at)
+      : map(into), declared(*into.over.declared), row(into.rows[at]), number(at),
+        places_of(into.places), inputs(row.inputs), holders(into.holders),
+        extents(into.over.extents), device(at % extents.devices), last_stage(extents.stages() - 1),
+        stage_count(last_stage + 1), engine_row(at / extents.devices),
         one_route(extents.routes() == 1),
         plain(map.over.edges == nullptr && map.over.first_units == nullptr),
-        one_chunk(map.over.edges == nullptr || !names_chunks(map.over)),
-        simple(map.over.edges == nullptr ||
-               (one_chunk &&
-                *first_neighbour(map.over.edges, last_stage + 1, last_stage + 1, group_step) == 0)),
-        here((static_cast<place_code>(at / extents.devices) << place_bits) + 1) {}
+        chain(map.over.edges == nullptr),
+        here((static_cast<place_code>(engine_row) << place_bits) + 1) {
+    for (int kind = 0; kind < declared.kind_count; ++kind)
+      if (kind_of_pass const& one = declared.kinds[kind];
+          one.exists() && (!chain || !one.in_groups)) {
+        kinds |= only(kind);
+        runs_here |= declared.engine_row[static_cast<int>(one.on)] == engine_row ? only(kind) : 0;
+      }
+  }
 
   //! The place of a pass.
   [[nodiscard]] constexpr entry_place place_of(pass const& what) const noexcept {
     int const stage = what.stage;
     int const where = (stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0);
     bool const known = static_cast<int>(what.kind) < flow::most_kinds && stage <= last_stage &&
-                       what.microbatch < extents.microbatches;
+                       what.microbatch < extents.microbatches && holds(kinds, index_of(what.kind));
     entry_place const place{known, where, what.microbatch * extents.chunks, extents.chunks};
     return plain ? place : place_beyond_chains(map.over, what, place);
   }
@@ -252,72 +205,58 @@ struct row_entrance {
   [[nodiscard]] constexpr bool lacks(int line, int unit, place_code behind) const noexcept {
     return places_of[line][unit] - here >= behind; // those before it have codes from here on
   }
-  //! True where a stage reads others, none of them and not itself of a group.
-  [[nodiscard]] constexpr bool reads_simply(entry_links const& links, int stage) const noexcept {
-    if (simple || !one_chunk || map.over.in_group(stage))
-      return simple;
-    int const count = neighbours(map.over, stage, links.input_step);
-    return count == 1 && !map.over.in_group(neighbour(map.over, stage, links.input_step, 0).stage);
-  }
-  //! The line on another device that a pass reads of stages before or after it. @pre reads_simply
-  //! @param first the line of row 0 of the flow on stage 0
-  [[nodiscard]] constexpr input_line input_of(
-    entry_links const& links, int first, int stage, int unit, place_code behind) const noexcept {
-    bool const graph = map.over.edges != nullptr;
-    int const count = graph ? neighbours(map.over, stage, links.input_step) : 1;
-    input_line found = nothing_before;
-    for (int k = 0; k < count; ++k) {
-      int const line = first + links.input +
-                       (graph ? neighbour(map.over, stage, links.input_step, k).stage : stage);
-      if (holders[line] == device ? lacks(line, unit, behind) : found != nothing_before)
-        return several_before;
-      found = holders[line] == device ? found : line;
-    }
-    return found;
-  }
   //! Finds what an entry waits for.
   //! @param base the line of row 0 of the flow on its stage
   constexpr void find_waits(entry_number i,
-                            entry_links const& links,
+                            kind_links const& links,
                             int base,
                             entry_place const& place,
                             pass const& what) const noexcept {
     int const unit = place.first + what.chunk;
     place_code const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
-    input_line input = links.input == entry_links::none ? nothing_before
-                       : !reads_simply(links, what.stage)
-                         ? several_before
-                         : input_of(links, base - what.stage, what.stage, unit, behind);
-    for (int k = 0; k < kind_links::most_own && links.own[k] != entry_links::none; ++k)
-      if (lacks(base + links.own[k], unit, behind))
+    bool const there = links.input_step == group_step ? !chain
+                       : links.input_step < 0         ? (place.where & has_before) != 0
+                                                      : (place.where & has_after) != 0;
+    input_line input = links.input != kind_links::none && there ? several_before : nothing_before;
+    if (int const line = base + links.input * stage_count + links.input_step;
+        chain && input == several_before)
+      input = holders[line] != device     ? line
+              : lacks(line, unit, behind) ? several_before
+                                          : nothing_before;
+    for (int k = 0; k < kind_links::most_own && links.own[k] != kind_links::none; ++k)
+      if (lacks(base + links.own[k] * stage_count, unit, behind))
         input = several_before;
-    if (links.chunk_step != 0) {
+    if (links.chunk_step != 0 && place.count > 1) {
       int const other = what.chunk + links.chunk_step;
       if (other >= 0 && other < place.count &&
-          lacks(base + links.made, place.first + other, behind))
+          lacks(base + links.made[0] * stage_count, place.first + other, behind))
         input = several_before;
     }
     inputs[i] = input;
   }
 
   //! Enters the lines that an entry makes. Counts those that are wanted.
-  //! @return the distance of a line that it cannot make, or none
+  //! @return the row of the flow of a line that it cannot make, or none
   constexpr int enter(entry_number i,
-                      entry_links const& links,
+                      kind_links const& links,
                       int base,
                       entry_place const& place,
                       pass const& what,
                       int& entered) const noexcept {
-    int const line = base + links.made;
-    place_code& at = places_of[line][place.first + what.chunk];
-    if (holders[line] != device || !links.runs_here || at != 0 ||
+    int const unit = place.first + what.chunk;
+    place_code& at = places_of[base + links.made[0] * stage_count][unit];
+    if (holders[base] != device || !holds(runs_here, index_of(what.kind)) || at != 0 ||
         (what.overlapped && !completes_pair(row.passes, i)))
-      return links.made;
+      return links.made[0];
     at = here + i;
     entered += place.still ? 1 : links.wanted; // what others read, or all
-    return links.also[0] == entry_links::none
-             ? entry_links::none
-             : enter_also(links, places_of + base, place.first + what.chunk, at);
+    int taken = kind_links::none;
+    for (int k = 1; k < 3 && links.made[k] != kind_links::none; ++k) {
+      place_code& also = places_of[base + links.made[k] * stage_count][unit];
+      taken = also == 0 ? taken : links.made[k];
+      also = also == 0 ? here + i : also;
+    }
+    return taken;
   }
 };
 
@@ -330,25 +269,23 @@ constexpr row_findings enter_row(row_entrance const into) {
   for (entry_number i = 0; i < row.count; ++i) {
     pass const what = row.passes[i];
     entry_place const place = into.place_of(what);
-    entry_links const& links =
-      into.rules.of[place.known ? static_cast<int>(what.kind) : 0][place.where];
-    if (!place.known || what.chunk >= place.count || links.made == entry_links::none ||
+    if (!place.known || what.chunk >= place.count ||
         (place.still && !is_wanted(into.map.over, what.kind, what.stage))) {
       into.inputs[i] = nothing_before;
       if (found.first)
         found.first = {report::rule::unknown_pass, into.device, static_cast<int>(i), what, {}};
       continue;
     }
-    int const base = into.one_route
-                       ? what.stage
-                       : what.stage + into.extents.route_of(what.microbatch) * into.one_way;
+    kind_links const& links = into.declared.links[index_of(what.kind)][place.where / has_after];
+    int const route = into.one_route ? 0 : into.extents.route_of(what.microbatch);
+    int const base = route * into.declared.rows * into.stage_count + what.stage;
     int const taken = into.enter(i, links, base, place, what, entered);
-    if (taken == entry_links::none)
+    if (taken == kind_links::none)
       into.find_waits(i, links, base, place, what);
     else
       into.inputs[i] = several_before; // another row may write the places of its stage
-    if (taken != entry_links::none && found.first)
-      found.first = misplaced(into.map, row, into.number, i, taken / (into.last_stage + 1));
+    if (taken != kind_links::none && found.first)
+      found.first = misplaced(into.map, into.number, i, taken);
   }
   found.entered = entered;
   return found;
@@ -364,7 +301,7 @@ constexpr row_findings enter_row(row_entrance const into) {
 }
 
 //! The first pass that no row has, once every row is in the map.
-[[nodiscard]] constexpr report find_missing(place_map const& map) noexcept {
+[[nodiscard]] constexpr report find_missing(entered_rows const& map) noexcept {
   pipeline_view const& over = map.over;
   int const one_way = over.declared->rows * over.extents.stages();
   for (int line = 0; line < one_way; ++line)
@@ -378,54 +315,33 @@ constexpr row_findings enter_row(row_entrance const into) {
   return {};
 }
 
-//! Owns the map and the inputs of a whole timetable.
-class entered_rows {
-public:
-  //! @param offsets [rows + 1], row after row
-  //! @param by who enters them; a device writes places of its own
-  template <worker_group Workers = one_worker>
-  constexpr entered_rows(pipeline_view const& over,
-                         pass const* passes,
-                         int const* offsets,
-                         Workers const& by = {})
-      : holders_(over.lines()), cells_(std::int64_t{over.lines()} * over.units(), 0),
-        lines_(over.lines()), inputs_(offsets[over.row_count()]),
-        rows_(over.row_count()), map_{over, holders_, lines_} {
-    for (int line = 0; line < over.lines(); ++line) {
-      holders_[line] = holder_of(over, line);
-      lines_[line] = cells_ + static_cast<std::ptrdiff_t>(line) * over.units();
-    }
-    int const devices = over.extents.devices;
-    owned<row_findings> const found(over.row_count(), {});
-    worker_parts const parts(devices, by.count());
-    by.run(parts.count, [&](int part) {
-      for (int engine_row = 0; engine_row < over.declared->engines; ++engine_row) {
-        entry_rules const rules(over, engine_row);
-        for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
-          int const row = engine_row * devices + device;
-          int const first = offsets[row];
-          rows_[row] = {
-            passes + first, inputs_ + first, static_cast<entry_number>(offsets[row + 1] - first)};
-          found[row] = enter_row(row_entrance(map_, rules, rows_[row], row));
-        }
-      }
-    });
-    for (int row = 0; row < over.row_count(); ++row)
-      found_.add(found[row]);
+template <worker_group Workers>
+constexpr entered_rows::entered_rows(pipeline_view const& of,
+                                     pass const* passes,
+                                     int const* offsets,
+                                     Workers const& by)
+    : over(of), holders(of.lines()), cells(std::int64_t{of.lines()} * of.units(), 0),
+      places(of.lines()), inputs(offsets[of.row_count()]), rows(of.row_count()) {
+  for (int line = 0; line < over.lines(); ++line) {
+    holders[line] = holder_of(over, line);
+    places[line] = cells + static_cast<std::ptrdiff_t>(line) * over.units();
   }
-
-  [[nodiscard]] constexpr place_map const& map() const noexcept { return map_; }
-  [[nodiscard]] constexpr place_row const* rows() const noexcept { return rows_; }
-  [[nodiscard]] constexpr row_findings const& found() const noexcept { return found_; }
-
-private:
-  owned<int> holders_;
-  owned<place_code> cells_;
-  owned<place_code*> lines_;
-  owned<input_line> inputs_;
-  owned<place_row> rows_;
-  place_map map_;
-  row_findings found_;
-};
+  int const devices = over.extents.devices;
+  owned<row_findings> const of_rows(over.row_count(), {});
+  worker_parts const parts(devices, by.count());
+  by.run(parts.count, [&](int part) {
+    for (int engine_row = 0; engine_row < over.declared->engines; ++engine_row) {
+      for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
+        int const row = engine_row * devices + device;
+        int const first = offsets[row];
+        rows[row] = {
+          passes + first, inputs + first, static_cast<entry_number>(offsets[row + 1] - first)};
+        of_rows[row] = enter_row(row_entrance(*this, row));
+      }
+    }
+  });
+  for (int row = 0; row < over.row_count(); ++row)
+    found.add(of_rows[row]);
+}
 
 } // namespace pipelining::inline v0_3::detail

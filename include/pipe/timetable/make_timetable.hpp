@@ -55,9 +55,9 @@ struct stuck_pass {
       dependency_list const needed = dependencies(over, what);
       for (int k = 0; k < needed.count; ++k) {
         dependency const from = needed[k];
-        place_code const at = entered.map().places[from.line][from.unit];
-        int const to = entered.map().holders[from.line] +
-                       static_cast<int>(at >> place_bits) * over.extents.devices;
+        place_code const at = entered.places[from.line][from.unit];
+        int const to =
+          entered.holders[from.line] + static_cast<int>(at >> place_bits) * over.extents.devices;
         int const other = table.offsets[to] + static_cast<int>(at & entry_mask) - 1;
         if (at != 0 && !(table.starts[other] >= 0))
           result[static_cast<std::size_t>(row)].push_back({entry, row, other, to});
@@ -253,7 +253,7 @@ template <schedule Schedule, cost_model Cost = uniform_cost>
 make_timetable(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   dynamic_timetable table = detail::untimed(make_orders(plan, size, cost), cost);
   detail::entered_rows const entered = detail::enter(table);
-  if (entered.found().first) // else a pass may name what the pipeline does not have
+  if (entered.found.first) // else a pass may name what the pipeline does not have
     detail::run(table, entered, cost);
   if (report const verdict = detail::verify_entered(table, entered, detail::unlimited); !verdict)
     throw std::invalid_argument(describe(verdict, table));

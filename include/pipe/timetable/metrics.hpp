@@ -12,9 +12,20 @@
 #include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <cstddef>
+#include <vector>
+
 namespace pipelining::inline v0_3 {
 
 namespace detail {
+
+//! The entry of every pass by its number, -1 for those that a timetable does not have.
+[[nodiscard]] inline std::vector<int> entries_of(timetable_view const& table) {
+  std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
+  for (int i = 0; i < table.size(); ++i)
+    entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = i;
+  return entries;
+}
 
 //! When the first pass of a device starts.
 [[nodiscard]] constexpr double first_start(timetable_view table, int device) noexcept {

@@ -22,11 +22,10 @@ namespace pipelining::inline v0_3::detail {
 
 //! The state of a simulation.
 struct simulation {
-  place_map const& map;
-  place_row const* rows; //!< [rows]
-  int const* offsets;    //!< [rows + 1], where the times of each row begin
-  double* starts;        //!< [offsets[rows]]
-  double* ends;          //!< [offsets[rows]]
+  entered_rows const& map;
+  int const* offsets; //!< [rows + 1], where the times of each row begin
+  double* starts;     //!< [offsets[rows]]
+  double* ends;       //!< [offsets[rows]]
   message_times messages;
   owned<entry_number> next;      //!< [rows], the entry that each row comes to next
   owned<double> free_from;       //!< [rows], when each row has ended its last pass
@@ -38,8 +37,8 @@ struct simulation {
                        double* from,
                        double* to,
                        message_times const& times)
-      : map(entered.map()), rows(entered.rows()), offsets(begins), starts(from), ends(to),
-        messages(times), next(map.over.row_count(), 0), free_from(map.over.row_count(), 0),
+      : map(entered), offsets(begins), starts(from), ends(to), messages(times),
+        next(map.over.row_count(), 0), free_from(map.over.row_count(), 0),
         waits_for_row(map.over.row_count(), 0), waits_for(map.over.row_count(), 0) {}
 
   //! The end of a pass that has been timed.
@@ -53,8 +52,8 @@ struct simulation {
 [[nodiscard]] constexpr double
 ended_on(simulation& state, int row, entry_number entry, int line, int unit) noexcept {
   int const devices = state.map.over.extents.devices;
-  place_code const at = state.map.places[line][unit];
-  int const holder = state.map.holders[line];
+  place_code const at = state.map.places.data[line][unit];
+  int const holder = state.map.holders.data[line];
   int const source = static_cast<int>(at >> place_bits) * devices + holder;
   entry_number const wanted = (at & entry_mask) - 1;
   if (at != 0 && source == row && wanted < entry)
@@ -69,7 +68,7 @@ ended_on(simulation& state, int row, entry_number entry, int line, int unit) noe
 
 //! When all that an entry waits for is there, or `never`.
 [[nodiscard]] constexpr double ready_at(simulation& state, int row, entry_number entry) noexcept {
-  pass const& what = state.rows[row].passes[entry];
+  pass const& what = state.map.rows[row].passes[entry];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   int const device = row % state.map.over.extents.devices;
   dependency_list const needed = dependencies(state.map.over, what);
@@ -79,7 +78,7 @@ ended_on(simulation& state, int row, entry_number entry, int line, int unit) noe
     double const ended = ended_on(state, row, behind, from.line, from.unit);
     if (ended == never)
       return never;
-    latest = std::max(latest, ended + state.messages.to(state.map, from, device, what.stage));
+    latest = std::max(latest, ended + state.map.transfer(state.messages, from, device, what.stage));
   }
   return latest;
 }
@@ -88,8 +87,9 @@ ended_on(simulation& state, int row, entry_number entry, int line, int unit) noe
 //! first, which ran as entry `next - 1`.
 //! @return the entry that the row goes on with
 constexpr entry_number take_back_half(simulation& state, int number, entry_number next) noexcept {
-  pass const* const passes = state.rows[number].passes;
-  if (next == state.rows[number].count || !passes[next].overlapped || passes[next - 1].overlapped)
+  pass const* const passes = state.map.rows[number].passes;
+  if (next == state.map.rows[number].count || !passes[next].overlapped ||
+      passes[next - 1].overlapped)
     return next;
   int const half = state.offsets[number] + static_cast<int>(next) - 1;
   state.starts[half] = state.ends[half] = never;
@@ -100,7 +100,7 @@ constexpr entry_number take_back_half(simulation& state, int number, entry_numbe
 //! microseconds for a call.
 template <cost_model Cost>
 constexpr void run_row(simulation& state, Cost const& cost, int number) {
-  place_row const row = state.rows[number];
+  place_row const row = state.map.rows[number];
   pass const* const passes = row.passes;
   pipeline_view const& over = state.map.over;
   entry_number const first = state.next[number];
@@ -118,9 +118,9 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
     if (!pair) // else from the start of the other half on
       start = free_from;
     if (input_line const input = row.inputs[entry]; input >= 0) {
-      place_code const at = state.map.places[input][over.unit_of(what)];
+      place_code const at = state.map.places.data[input][over.unit_of(what)];
       int const source =
-        static_cast<int>(at >> place_bits) * over.extents.devices + state.map.holders[input];
+        static_cast<int>(at >> place_bits) * over.extents.devices + state.map.holders.data[input];
       entry_number const wanted = (at & entry_mask) - 1; // `no_entry` where nobody makes it
       if (wanted >= state.next[source]) {
         state.waits_for_row[number] = source;
@@ -128,7 +128,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int number) {
         break;
       }
       start = std::max(
-        start, state.end_of(source, wanted) + state.messages.across(state.map, input, device));
+        start, state.end_of(source, wanted) + state.map.across(state.messages, input, device));
     } else if (input == several_before) {
       double const ready = ready_at(state, number, entry);
       if (ready == never)
@@ -185,7 +185,7 @@ constexpr void run(entered_rows const& rows,
                    double* ends,
                    message_times const& messages,
                    cost_model auto const& cost) {
-  for (int entry = 0; entry < offsets[rows.map().over.row_count()]; ++entry)
+  for (int entry = 0; entry < offsets[rows.over.row_count()]; ++entry)
     starts[entry] = ends[entry] = never;
   simulation state(rows, offsets, starts, ends, messages);
   advance(state, cost);

@@ -252,7 +252,7 @@ struct timed {
     for (int entry = 0; entry < total; ++entry)
       result.passes[entry] = order.passes[entry];
     entered_rows const entered(over, result.passes, result.offsets);
-    if (entered.found().first) // else a pass may name what the pipeline does not have
+    if (entered.found.first) // else a pass may name what the pipeline does not have
       run(entered, result.offsets, result.starts, result.ends, messages, Cost::value);
     result.verdict =
       order.verdict ? verify_entered(result.view(), entered, unlimited) : order.verdict;

@@ -83,18 +83,6 @@ struct timetable_view {
   }
 };
 
-namespace detail {
-
-//! The entry of every pass by its number, -1 for those that a timetable does not have.
-[[nodiscard]] inline std::vector<int> entries_of(timetable_view const& table) {
-  std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
-  for (int i = 0; i < table.size(); ++i)
-    entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = i;
-  return entries;
-}
-
-} // namespace detail
-
 //! @brief The device that runs `what` in a timetable.
 [[nodiscard]] constexpr int device_of(timetable_view const& table, pass const& what) noexcept {
   return device_of(table.over, what);

@@ -24,29 +24,18 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The times of passes as rules look at them.
-struct pass_times {
-  int const* offsets;   //!< [rows + 1], where the times of each row begin
-  double const* starts; //!< [offsets[rows]]
-  double const* ends;   //!< [offsets[rows]]
-
-  [[nodiscard]] constexpr double end_of(int row, entry_number entry) const noexcept {
-    return ends[offsets[row] + static_cast<int>(entry)];
-  }
-};
-
 //! The `pass_index` of what an entry waits for and starts too early for, before it has ended and
 //! arrived: of those passes the first that stands after it in its own row, else the first that is
 //! late or that nobody makes. `nothing_before` where all are there.
-[[nodiscard]] constexpr int blamed_for(place_map const& map,
-                                       place_row const& row,
-                                       pass_times const& passed,
+[[nodiscard]] constexpr int blamed_for(entered_rows const& map,
+                                       timetable_view const& table,
                                        message_times const& times,
                                        int number,
                                        entry_number entry) noexcept {
-  pass const what = row.passes[entry];
+  int const index = table.offsets[number] + static_cast<int>(entry);
+  pass const what = table.passes[index];
   int const devices = map.over.extents.devices;
-  double const start = passed.starts[passed.offsets[number] + static_cast<int>(entry)];
+  double const start = table.starts[index];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   dependency_list const needed = dependencies(map.over, what);
   int blamed = nothing_before;
@@ -57,10 +46,12 @@ struct pass_times {
     int const source = map.holders[from.line] + static_cast<int>(at >> place_bits) * devices;
     entry_number const wanted = (at & entry_mask) - 1;
     bool const stands_behind = at != 0 && source == number && wanted >= behind;
-    double const ended = at == 0 || stands_behind ? never : passed.end_of(source, wanted);
+    double const ended = at == 0 || stands_behind
+                           ? never
+                           : table.ends[table.offsets[source] + static_cast<int>(wanted)];
     if (stands_behind ||
         (!in_row &&
-         !(ended >= 0 && start >= ended + times.to(map, from, number % devices, what.stage))))
+         !(ended >= 0 && start >= ended + map.transfer(times, from, number % devices, what.stage))))
       blamed = k;
     in_row = in_row || stands_behind;
   }
@@ -70,18 +61,18 @@ struct pass_times {
 inline constexpr double longest_time = std::numeric_limits<double>::max();
 
 //! Checks times and dependencies of one row.
-constexpr report check_times(place_map const& map,
-                             place_row const& row,
-                             pass_times const& passed,
+constexpr report check_times(entered_rows const& map,
+                             timetable_view const& table,
                              message_times const& times,
                              int number) noexcept {
   int const devices = map.over.extents.devices;
   int const device = number % devices;
   int const* const holders = map.holders;
+  place_row const& row = map.rows[number];
   pass const* const passes = row.passes;
   input_line const* const inputs = row.inputs;
-  double const* const starts = passed.starts + passed.offsets[number];
-  double const* const ends = passed.ends + passed.offsets[number];
+  double const* const starts = table.starts + table.offsets[number];
+  double const* const ends = table.ends + table.offsets[number];
   double free_from = 0;
   for (entry_number i = 0; i < row.count; ++i) {
     pass const what = passes[i];
@@ -97,12 +88,14 @@ constexpr report check_times(place_map const& map,
     free_from = end;
     input_line const input = inputs[i];
     bool there = input == nothing_before; // the rest stands before it in its own row
-    if (place_code const at = input < 0 ? 0 : map.places[input][map.over.unit_of(what)]; at != 0) {
+    if (place_code const at = input < 0 ? 0 : map.places.data[input][map.over.unit_of(what)];
+        at != 0) {
       int const source = holders[input] + static_cast<int>(at >> place_bits) * devices;
-      double const ended = passed.end_of(source, (at & entry_mask) - 1);
-      there = ended >= 0 && start >= ended + times.across(map, input, device);
+      double const ended =
+        table.ends[table.offsets[source] + static_cast<int>(at & entry_mask) - 1];
+      there = ended >= 0 && start >= ended + map.across(times, input, device);
     }
-    if (int const blamed = there ? nothing_before : blamed_for(map, row, passed, times, number, i);
+    if (int const blamed = there ? nothing_before : blamed_for(map, table, times, number, i);
         blamed != nothing_before)
       return {report::rule::before_dependency,
               device,
@@ -138,13 +131,13 @@ constexpr report check_times(place_map const& map,
 }
 
 //! Every unit has kinds of passes that go together.
-constexpr report check_sets(place_map const& map, place_row const* rows) {
+constexpr report check_sets(entered_rows const& map) {
   pipeline_view const& over = map.over;
   int const count = over.extents.stages() * over.units();
   owned<flow_set> const found(count, 0);
   for (int row = 0; row < over.row_count(); ++row)
-    for (entry_number i = 0; i < rows[row].count; ++i) {
-      pass const what = rows[row].passes[i];
+    for (entry_number i = 0; i < map.rows[row].count; ++i) {
+      pass const what = map.rows[row].passes[i];
       flow_set& kinds = found[what.stage * over.units() + over.unit_of(what)];
       kinds |= only(index_of(what.kind));
     }
@@ -164,27 +157,25 @@ constexpr report check_sets(place_map const& map, place_row const* rows) {
 }
 
 //! Every pass stands where what it needs of its stage is there.
-constexpr report check_needs(place_map const& map, place_row const* rows) {
+constexpr report check_needs(entered_rows const& map) {
   for (int device = 0; device < map.over.extents.devices; ++device) {
     needed_data there(map.over);
-    for (entry_number i = 0; i < rows[device].count; ++i)
-      if (pass const what = rows[device].passes[i]; !there.enter(what))
+    for (entry_number i = 0; i < map.rows[device].count; ++i)
+      if (pass const what = map.rows[device].passes[i]; !there.enter(what))
         return {report::rule::not_there, device, static_cast<int>(i), what, {}};
   }
   return {};
 }
 
 //! The first error in the order of all rows, whatever the times are.
-//! @param found with the rows by themselves
-[[nodiscard]] constexpr report
-check_order(place_map const& map, place_row const* rows, row_findings const& found) {
-  report result = found.first;
-  if (result && found.entered != wanted_lines(map.over))
+[[nodiscard]] constexpr report check_order(entered_rows const& map) {
+  report result = map.found.first;
+  if (result && map.found.entered != wanted_lines(map.over))
     result = find_missing(map);
   if (result && map.over.declared->has_choices)
-    result = check_sets(map, rows);
+    result = check_sets(map);
   if (result && map.over.declared->has_needs)
-    result = check_needs(map, rows);
+    result = check_needs(map);
   return result;
 }
 
@@ -216,13 +207,12 @@ check_order(place_map const& map, place_row const* rows, row_findings const& fou
 template <worker_group Workers>
 [[nodiscard]] constexpr report
 check_all_times(timetable_view const& table, entered_rows const& entered, Workers const& by) {
-  pass_times const passed{table.offsets, table.starts, table.ends};
   message_times const times{table.latency, table.groups, table.links};
   worker_parts const parts(table.rows(), by.count());
   owned<report> const found(parts.count, {});
   by.run(parts.count, [&](int part) {
     for (int row = parts.first(part); row < parts.first(part + 1) && found[part]; ++row)
-      found[part] = check_times(entered.map(), entered.rows()[row], passed, times, row);
+      found[part] = check_times(entered, table, times, row);
   });
   int part = 0;
   while (part + 1 < parts.count && found[part])
@@ -236,7 +226,7 @@ template <worker_group Workers = one_worker>
                                               entered_rows const& entered,
                                               int memory_limit,
                                               Workers const& by = {}) {
-  report result = check_order(entered.map(), entered.rows(), entered.found());
+  report result = check_order(entered);
   if (result)
     result = check_all_times(table, entered, by);
   return result ? check_memory(table, memory_limit) : result;

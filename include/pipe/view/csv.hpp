@@ -10,6 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
+#include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable.hpp>

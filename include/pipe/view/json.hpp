@@ -9,6 +9,7 @@
 #include <pipe/flow/json_cursor.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/quote.hpp>
+#include <pipe/flow/shades.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>

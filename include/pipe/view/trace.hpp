@@ -9,7 +9,9 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/peaks.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>

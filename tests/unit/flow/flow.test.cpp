@@ -2,6 +2,7 @@
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shades.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/prove.hpp>
 

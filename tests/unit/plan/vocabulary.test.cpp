@@ -164,9 +164,10 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
       for (int i = first; i < end; ++i) {
         pp::plan broken = whole;
         pp::item const alone = steps[static_cast<std::size_t>(i)];
-        pp::detail::message_numbers const numbers(whole);
+        pp::plan_view const seen = whole;
         for (pp::item const& step : broken.items)
-          if (step.what != pp::operation::run && numbers.of(step) == numbers.of(alone))
+          if (step.what != pp::operation::run &&
+              pp::detail::message_index(seen, step) == pp::detail::message_index(seen, alone))
             support::exchange_at(broken, step) = pp::nothing;
         CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         if (i + 1 == end && i > first) { // in a group of its own

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include <pipe/flow/shades.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/planner/cut/expert_layers.hpp>
 #include <pipe/run/threads.hpp>

@@ -123,12 +123,12 @@ private:
 //! slots that it takes. In a chain an item needs one for each effect. In a graph of width w, and
 //! where several engines read the same, all readers leave a slot, and a pass fills one for each
 //! neighbour.
-[[nodiscard]] constexpr int most_needs(data_uses const& uses) noexcept {
+//! @param given slots of the classes that no pass uses, with a writer and a reader each
+[[nodiscard]] constexpr int most_needs(data_uses const& uses, int given) noexcept {
   int const of_passes = uses.shares_reads()
                           ? kind_of_pass::most_effects * (uses.most_readers + 1) + 3 * uses.width
                           : kind_of_pass::most_effects + 2;
-  int const of_copies = 2 * most_copies(uses.over.extents);
-  return of_passes > of_copies ? of_passes : of_copies;
+  return std::max(of_passes, 2 * given);
 }
 
 //! @brief Gives every item of a device its slots, and its waits for the items whose slots or
@@ -149,7 +149,7 @@ public:
   slot_walk(data_uses const& uses, bool evaluates, bool hooks)
       : uses_(uses), over_(uses.over), declared_(*uses.over.declared), evaluates_(evaluates),
         given_count_(hooks ? given_slots(uses.over.extents) : 0), rows_(uses.over),
-        waits_(uses.over, most_needs(uses)) {
+        waits_(uses.over, most_needs(uses, given_count_)) {
     for (int line = 0; line < uses.lines; ++line)
       if (datum const& of = declared_.data[uses.datum_on[line]]; of.lives != residence::nowhere)
         used_[of.pool] = used_[of.arrives_in] = true;
@@ -246,8 +246,8 @@ private:
     int const first = given.index + (of_totals ? 2 : tied ? 0 : 2 + stage_count);
     bool const writes = given.at == slot_place::outputs;
     for (int key = first; key < first + given.count; ++key) {
-      waits_.need_latest(i, given_.writer[key]);
-      waits_.need_latest(i, given_.reader[key]);
+      waits_.need(i, given_.writer[key]);
+      waits_.need(i, given_.reader[key]);
       (writes ? given_.writer : given_.reader)[key] = i;
       if (writes)
         given_.reader[key] = nothing;

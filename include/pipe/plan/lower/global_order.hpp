@@ -13,53 +13,13 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
-
-//! The row whose next pass ends first; equal ends go by row number. A tree: every node has the
-//! first of the two below it, and the rows are its leaves. A change takes no jumps that a processor
-//! could foresee wrongly, which took longer than all other work on a pass.
-struct row_tree {
-  struct node {
-    std::int64_t key = absent;
-    int row = 0;
-  };
-  static constexpr std::int64_t absent = std::numeric_limits<std::int64_t>::max() - 1;
-
-  node* nodes; // [2 leaves], node 1 above all
-  int leaves;  // a power of two
-
-  //! The leaves of a tree of so many rows.
-  [[nodiscard]] static constexpr int leaves_of(int rows) noexcept {
-    return static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)));
-  }
-  [[nodiscard]] constexpr bool empty() const noexcept { return nodes[1].key == absent; }
-  [[nodiscard]] constexpr int first() const noexcept { return nodes[1].row; }
-  //! A number that grows with a time.
-  [[nodiscard]] static constexpr std::int64_t key_of(double end) noexcept {
-    auto const bits = std::bit_cast<std::int64_t>(end + 0.0);
-    return bits < 0 ? bits ^ std::numeric_limits<std::int64_t>::max() : bits;
-  }
-  //! A row has another key, or none.
-  constexpr void set(int row, std::int64_t key) noexcept {
-    node now{key, row};
-    int at = leaves + row;
-    for (; at > 1; at /= 2) {
-      nodes[at] = now;
-      node const other = nodes[at ^ 1];
-      bool const earlier = other.key < now.key + at % 2; // of equals the left one
-      now.key = earlier ? other.key : now.key;
-      now.row = earlier ? other.row : now.row;
-    }
-    nodes[at] = now;
-  }
-};
 
 //! @brief The merge of rows into one order: the earliest end first among those whose dependencies
 //! are in it, until none may follow.
@@ -73,10 +33,7 @@ struct row_tree {
 class order_merge {
 public:
   explicit order_merge(timetable_view const& table)
-      : table_(table),
-        nodes_(2 * at(row_tree::leaves_of(table.rows()))), tree_{nodes_.data(),
-                                                                 row_tree::leaves_of(table.rows())},
-        next_(table.offsets, table.offsets + table.rows()) {
+      : table_(table), tree_(table.rows()), next_(table.offsets, table.offsets + table.rows()) {
     for (int entry = 0; entry < table.size() && all_take_time_; ++entry)
       all_take_time_ = table.ends[entry] > table.starts[entry];
     if (all_take_time_)
@@ -97,14 +54,15 @@ public:
       int& next = next_[at(row)];
       // Where others may be offered, this row is out until all that it waits for is known.
       if (!all_take_time_)
-        tree_.set(row, row_tree::absent);
+        tree_.set(row, earliest_tree::absent);
       do { // the halves of a composite pass stay together
         *last++ = next++;
         if (!all_take_time_)
           emit(row, table_.passes[last[-1]]);
       } while (next < end && table_.passes[next].overlapped);
       if (all_take_time_)
-        tree_.set(row, next < end ? row_tree::key_of(table_.ends[next]) : row_tree::absent);
+        tree_.set(row,
+                  next < end ? earliest_tree::key_of(table_.ends[next]) : earliest_tree::absent);
       else
         offer(row);
     }
@@ -137,7 +95,7 @@ private:
     if (!all_take_time_)
       waiting_[at(row)] = waits;
     if (!waits)
-      tree_.set(row, row_tree::key_of(table_.ends[entry]));
+      tree_.set(row, earliest_tree::key_of(table_.ends[entry]));
   }
   //! Notes the data that a pass of a row has made, and offers the rows that waited for it.
   void emit(int row, pass const& what) noexcept {
@@ -160,8 +118,7 @@ private:
   }
 
   timetable_view table_;
-  std::vector<row_tree::node> nodes_;
-  row_tree tree_;         // of those whose next pass may follow
+  earliest_tree tree_;    // of those whose next pass may follow
   std::vector<int> next_; // [rows]
   // Where every pass takes time, the one that ends first waits for nothing that is not in the order
   // yet.
@@ -215,46 +172,68 @@ constexpr void insert_message(event* first, event* last) noexcept {
   *last = message;
 }
 
-//! The device of a pass, where its message goes, and its slots.
+//! The device of a pass, its slots, and where its messages are in a table.
 struct pass_ends {
-  int device = 0;   //!< that runs it
-  int to = nothing; //!< in a chain, the device that gets what it makes
-  int slots = 0;    //!< that it uses
+  int device = 0; //!< that runs it
+  int slots = 0;  //!< that it uses
+  int first = 0;  //!< of its messages
+  int end = 0;    //!< after them
 };
 
-//! The same for many passes: of a chain, from a table by route, kind and stage.
+//! The same for many passes, by route, kind and stage; where edges lead to other chunks, looked up
+//! anew for every pass.
 class pass_table {
 public:
-  constexpr explicit pass_table(data_uses const& uses)
-      : uses_(uses), extents_(uses.over.extents), stage_count_(extents_.stages()),
-        kind_count_(uses.over.declared->kind_count), is_chain_(uses.over.edges == nullptr),
-        ends_(is_chain_ ? extents_.routes() * kind_count_ * stage_count_ : 0) {
-    for (int i = 0; is_chain_ && i < extents_.routes() * kind_count_ * stage_count_; ++i) {
+  explicit pass_table(data_uses const& uses)
+      : uses_(uses), over_(uses.over), stage_count_(over_.extents.stages()),
+        kind_count_(over_.declared->kind_count) {
+    for (int i = 0; !uses.across && i < over_.extents.routes() * kind_count_ * stage_count_; ++i) {
       int const route = i / (kind_count_ * stage_count_);
-      bool const at_end = route > 0 && extents_.where == placement::bidirectional;
+      bool const at_end = route > 0 && over_.extents.where == placement::bidirectional;
       pass const what{static_cast<pass_kind>(i / stage_count_ % kind_count_),
                       false,
                       static_cast<std::uint16_t>(i % stage_count_),
-                      static_cast<std::uint16_t>(at_end ? extents_.microbatches - 1 : route),
+                      static_cast<std::uint16_t>(at_end ? over_.extents.microbatches - 1 : route),
                       0};
-      ends_[i] = {device_of(uses.over, what), receiver(uses.over, what), uses.slots(what)};
+      ends_.emplace_back();
+      if (!over_.contains(what))
+        continue;
+      auto const first = static_cast<int>(messages_.size());
+      for_each_receiver(what, [&](int number, int to) { messages_.emplace_back(number, to); });
+      ends_.back() = {
+        device_of(over_, what), uses.slots(what), first, static_cast<int>(messages_.size())};
     }
   }
-  [[nodiscard, gnu::always_inline]] constexpr pass_ends
-  operator[](pass const& what) const noexcept {
-    if (!is_chain_)
-      return {device_of(uses_.over, what), nothing, uses_.slots(what)};
-    int const kinds = extents_.route_of(what.microbatch) * kind_count_ + index_of(what.kind);
-    return ends_[kinds * stage_count_ + what.stage];
+  [[nodiscard, gnu::always_inline]] pass_ends operator[](pass const& what) const noexcept {
+    if (uses_.across)
+      return {device_of(over_, what), uses_.slots(what)};
+    int const kinds = over_.extents.route_of(what.microbatch) * kind_count_ + index_of(what.kind);
+    return ends_[static_cast<std::size_t>(kinds * stage_count_ + what.stage)];
+  }
+  //! Calls `visit(number, to)` for every message that a pass makes.
+  template <class Visit>
+  void for_each_message(pass const& maker, pass_ends const& ends, Visit visit) const {
+    if (uses_.across)
+      return for_each_receiver(maker, visit);
+    for (int i = ends.first; i < ends.end; ++i)
+      visit(messages_[static_cast<std::size_t>(i)].first,
+            messages_[static_cast<std::size_t>(i)].second);
   }
 
 private:
+  template <class Visit>
+  void for_each_receiver(pass const& maker, Visit visit) const {
+    for (int number = 0; number < uses_.width; ++number)
+      if (int const to = receiver(over_, maker, number); to != nothing)
+        visit(number, to);
+  }
+
   data_uses const& uses_;
-  shape extents_;
+  pipeline_view over_;
   int stage_count_;
   int kind_count_;
-  bool is_chain_;
-  owned<pass_ends> ends_;
+  std::vector<pass_ends> ends_;
+  std::vector<std::pair<int, int>> messages_; // number and receiver
 };
 
 //! @brief The one global order of passes and messages: every message after the pass that makes it.
@@ -277,28 +256,24 @@ struct message_placement {
 //! Makes the messages of a pass that are part of one exchange, or of none, by `put`.
 //! @param wanted the exchange, or `nothing`.
 template <class Put>
-constexpr void
-place_messages_of(message_placement const& work, int entry, int wanted, Put put) noexcept {
-  pipeline_view const& over = work.table.over;
+void place_messages_of(
+  message_placement const& work, int entry, pass_ends const& ends, int wanted, Put put) {
   pass const& maker = work.table.passes[entry];
-  int const width = graph_width(over);
-  for (int number = 0; number < width; ++number) {
-    int const to = receiver(over, maker, number);
-    if (to == nothing)
-      continue;
-    int const exchange = work.entries == nullptr ? nothing : exchange_of(over, maker, number);
+  work.known.for_each_message(maker, ends, [&](int number, int to) {
+    int const exchange =
+      work.entries == nullptr ? nothing : exchange_of(work.table.over, maker, number);
     if (exchange != wanted)
-      continue;
-    event& message = put(entry, device_of(over, maker), to);
+      return;
+    event& message = put(entry, ends.device, to);
     message.number = number;
     message.exchange = exchange;
-  }
+  });
 }
 
 //! Notes that a pass is placed. Where it is the last that makes something for an exchange, hands
 //! all messages of the exchange to `put`.
 template <class Put>
-constexpr void place_exchanges(message_placement const& work, int entry, Put put) noexcept {
+void place_exchanges(message_placement const& work, int entry, Put put) {
   pipeline_view const over = work.table.over;
   pass const& maker = work.table.passes[entry];
   work.entries[pass_index(over, maker)] = entry;
@@ -320,8 +295,10 @@ constexpr void place_exchanges(message_placement const& work, int entry, Put put
     if (exchange == nothing || exchange == before)
       continue;
     before = exchange;
-    for (int member = 0; member < members; ++member)
-      place_messages_of(work, entry_of(member), exchange, put);
+    for (int member = 0; member < members; ++member) {
+      int const made = entry_of(member);
+      place_messages_of(work, made, work.known[work.table.passes[made]], exchange, put);
+    }
   }
 }
 
@@ -332,7 +309,6 @@ constexpr void place_exchanges(message_placement const& work, int entry, Put put
 template <class Put>
 void place_events(message_placement const& work, int first, int end, Put put) {
   timetable_view const& table = work.table;
-  bool const is_chain = table.over.edges == nullptr;
   std::vector<event> messages; // of a slot
   auto const add = [&messages](int entry, int from, int to) -> event& {
     event& message = messages.emplace_back(); // in place: a copy would wait for its parts
@@ -349,10 +325,7 @@ void place_events(message_placement const& work, int first, int end, Put put) {
       pass_ends const ends = work.known[table.passes[entry]];
       put(event{.entry = entry, .device = ends.device, .slots = ends.slots});
       std::size_t const before = messages.size();
-      if (ends.to != nothing)
-        add(entry, ends.device, ends.to);
-      else if (!is_chain)
-        place_messages_of(work, entry, nothing, add);
+      place_messages_of(work, entry, ends, nothing, add);
       for (std::size_t k = before; k < messages.size() && work.slots; ++k)
         insert_message(messages.data(), messages.data() + k);
     }

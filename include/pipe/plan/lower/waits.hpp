@@ -126,20 +126,6 @@ struct wait_list {
       listed[at] = listed[at - 1];
     listed[at] = earlier;
   }
-  //! The same for an item that may need many: at most one item of each stream, the latest.
-  constexpr void need_latest(int i, int earlier) noexcept {
-    int* const listed = needs + group_row * most_needs;
-    int& listed_count = need_counts[group_row];
-    for (int k = 0; earlier != nothing && k < listed_count; ++k) {
-      if (items[listed[k]].stream() != items[earlier].stream())
-        continue;
-      if (listed[k] >= earlier)
-        return;
-      for (--listed_count; k < listed_count; ++k)
-        listed[k] = listed[k + 1];
-    }
-    need(i, earlier);
-  }
   //! Writes the waits of the group. The latest needed item is the most likely to imply the others,
   //! and none of them can imply it.
   constexpr void end() noexcept {

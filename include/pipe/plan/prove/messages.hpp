@@ -61,7 +61,8 @@ inline constexpr int most_group_messages = 64;
   std::int64_t const bytes = of == slot_class::copied_gradient ? extents.routes() - 1
                              : of == slot_class::tied_gradient ? work.tied_bytes
                                                                : work.totals_bytes;
-  if (bytes <= 0 || step.use_count != 1 || step.work.microbatch >= extents.microbatches)
+  if (bytes <= 0 || step.use_count != 1 || step.work.microbatch >= extents.microbatches ||
+      static_cast<int>(step.about) >= subject_count)
     return false;
   if (step.what == operation::run)
     return !relays(step);
@@ -195,7 +196,6 @@ struct first_on_lane {
 //! of the device makes is sent once. Several devices may enter theirs at the same time.
 struct entered_messages {
   plan_view const& work;
-  message_numbers numbers;
   int device;
   int* sender;         //!< [message_indices], the item of the pass's device that sends each
   first_on_lane* seen; //!< [lanes of the device], fresh
@@ -211,7 +211,8 @@ struct entered_messages {
     if (sends && step.about == subject::pass) {
       if (device_of(work.over, step.work) != device)
         found.looks_at_ends = true;
-      else if (int const before = std::exchange(sender[numbers.of(step)], i); before != nothing)
+      else if (int const before = std::exchange(sender[message_index(work, step)], i);
+               before != nothing)
         found.add({device_check::sent_twice, {proof::rule::unmatched, device, i, device, before}});
     }
     if (message.sequence != next[2 * message.peer + (sends ? 1 : 0)]++)
@@ -227,14 +228,13 @@ struct message_ends {
 
 //! Enters the messages of a device: none is sent or received twice.
 constexpr proof enter_messages(plan_view const& work, int device, message_ends ends) noexcept {
-  message_numbers const numbers(work);
   auto const steps = work.program_of(device);
   for (std::size_t at = 0; at < steps.size(); ++at) {
     if (steps[at].what == operation::run)
       continue;
     int const i = static_cast<int>(at);
-    int& end =
-      (steps[at].what == operation::send ? ends.sender : ends.receiver)[numbers.of(steps[at])];
+    int& end = (steps[at].what == operation::send ? ends.sender
+                                                  : ends.receiver)[message_index(work, steps[at])];
     if (end != nothing)
       return {proof::rule::unmatched, device, i, device, end};
     end = i;
@@ -267,14 +267,13 @@ misfit(plan_view const& work, item const& step, int device, item const& other, i
 //! messages.
 constexpr proof check_messages(plan_view work, int device, message_ends ends) noexcept {
   auto const steps = work.program_of(device);
-  message_numbers const numbers(work);
   int before_twin = nothing; // of the item before, where both are of one group
   for (std::size_t i = 0; i < steps.size(); ++i) {
     item const& step = steps[i];
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = numbers.of(step);
+    int const maker = message_index(work, step);
     bool const sends = step.what == operation::send;
     int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
     int const peer = work.message_of(step).peer;

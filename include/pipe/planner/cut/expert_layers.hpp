@@ -16,6 +16,7 @@
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/planner/cut/expert_flow.hpp>
 #include <pipe/schedule/schedule.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

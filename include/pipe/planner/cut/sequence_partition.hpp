@@ -16,6 +16,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/cut/least_cut.hpp>
+#include <pipe/planner/model/peak_bytes.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/peaks.hpp>

@@ -11,6 +11,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/timetable/cost_table.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

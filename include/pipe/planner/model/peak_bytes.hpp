@@ -14,6 +14,19 @@
 
 namespace pipelining::inline v0_3 {
 
+namespace detail {
+
+//! True for a forward pass that frees its own activation: another kind brings it back.
+[[nodiscard]] constexpr bool is_checkpointed(flow const& declared, pass_kind kind) noexcept {
+  kind_of_pass const& of = declared[kind];
+  int const pool = static_cast<int>(activation_class(declared, kind));
+  return of.is == role::forward && std::any_of(of.begin(), of.end(), [&](effect const& one) {
+           return one.what == does::frees && declared.data[one.of].pool == pool;
+         });
+}
+
+} // namespace detail
+
 //! @brief The most bytes that a device holds at once in a pool of slots, as the flow says which
 //! pass takes and which gives back: of `slot_class::activation` in training from the start of a
 //! forward pass to the end of `backward` or `backward_weight`; of `slot_class::host_activation`

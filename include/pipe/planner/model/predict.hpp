@@ -28,6 +28,15 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
+//! The first kind of groups that reads stages on this side, or `no_kind`.
+[[nodiscard]] constexpr pass_kind kind_in_groups(flow const& declared, of_stage read) noexcept {
+  for (int kind = 0; kind < declared.kind_count; ++kind)
+    for (effect const& one : declared.kinds[kind])
+      if (declared.kinds[kind].in_groups && one.stage == read)
+        return static_cast<pass_kind>(kind);
+  return flow::no_kind;
+}
+
 //! The layers that a pass of a stage goes through: backward passes leave out frozen ones.
 [[nodiscard]] constexpr stage_content passed_layers(stage_content stage, pass_kind kind) noexcept {
   if (training_kind(kind).is == role::input || training_kind(kind).is == role::weights) {

@@ -14,6 +14,7 @@
 #include <pipe/planner/search/exact_state.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

@@ -10,6 +10,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/cost_table.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>

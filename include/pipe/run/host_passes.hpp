@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+//! @file
+//! @brief The passes of a device that run on the host. Header for pipelining::detail::host_passes.
+
+#include <pipe/plan/item.hpp>
+#include <pipe/plan/plan.hpp>
+#include <pipe/run/execute.hpp>
+#include <pipe/run/guards.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace pipelining::inline v0_3::detail {
+
+//! The passes of a device that run on the host, with their times, and those under way while its
+//! thread goes on with compute: one of each engine at most, as an engine runs its passes in order.
+//! What has to come after one follows from the waits of the plan, as for streams. Most plans have
+//! none, so their passes do not pay for it.
+//!
+//! A device has `stages()` and `guards()`. Its `enter(index)` notes at which item it is, throws
+//! where the step has failed, and tells the time in seconds, as `seconds()` does.
+class host_passes {
+public:
+  host_passes(plan_view const& work, int device)
+      : steps_(work.program_of(device)), first_lane_(work.lanes[device]),
+        items_(static_cast<std::size_t>(work.over.declared->engines - 1), nothing),
+        starts_(steps_.size()), ends_(steps_.size()) {}
+
+  //! When the items that ran began, in seconds: [items].
+  [[nodiscard]] std::span<double const> starts() const noexcept { return starts_; }
+  //! The ends.
+  [[nodiscard]] std::span<double const> ends() const noexcept { return ends_; }
+  //! True when a validation has found that the iteration must begin again.
+  [[nodiscard]] bool begins_again() const noexcept { return again_; }
+  //! Before a step.
+  void begin() noexcept { again_ = false; }
+
+  //! Runs a pass or a hook, or begins it. Before that ends what must end: the pass before it on its
+  //! engine; all, before it is decided whether the iteration begins again.
+  //! @throws guard_error, and what the stage throws.
+  template <class Device>
+  void run(Device& on, int index, item const& step) {
+    for_all([&](int other) {
+      if (step.about == subject::validation || at(other).lane == step.lane)
+        finish(on, other);
+    });
+    auto const i = static_cast<std::size_t>(index);
+    starts_[i] = on.enter(index);
+    if (runs_beside(step) && begin(on, index))
+      return;
+    again_ = !run_guarded(on.stages(), on.guards().memory(), on.guards(), step) || again_;
+    ends_[i] = on.seconds();
+  }
+  //! Runs a composite pass, where its stages can.
+  template <class Device>
+  [[nodiscard]] bool run_together(Device& on, int first, std::span<item const> pair) {
+    double const start = on.enter(first);
+    if (!run_guarded(on.stages(), on.guards().memory(), on.guards(), pair))
+      return false;
+    double const end = on.seconds();
+    for (std::size_t i = static_cast<std::size_t>(first), k = 0; k < pair.size(); ++i, ++k) {
+      starts_[i] = start;
+      ends_[i] = end;
+    }
+    return true;
+  }
+
+  //! Waits for the end of a pass, if it is under way.
+  template <class Device>
+  void wait_for(Device& on, int wanted) {
+    for_all([&](int index) {
+      if (index == wanted)
+        finish(on, index);
+    });
+  }
+  //! Waits for all.
+  template <class Device>
+  void wait_for_all(Device& on) {
+    for_all([&](int index) { finish(on, index); });
+  }
+  //! Finishes what is left of a step that has failed, whatever stages throw.
+  //! @param position is told which pass it is at.
+  template <class Device>
+  void abandon(Device& on, std::atomic<int>& position) noexcept {
+    for_all([&](int index) {
+      position.store(index, std::memory_order_relaxed);
+      try {
+        end(on, index, true);
+      } catch (...) { // the step has failed before
+      }
+    });
+  }
+
+private:
+  [[nodiscard]] item const& at(int index) const { return steps_[static_cast<std::size_t>(index)]; }
+  template <class Finish>
+  void for_all(Finish finish) {
+    if (under_way_ == 0) // as mostly
+      return;
+    for (int const index : items_)
+      if (index != nothing)
+        finish(index);
+  }
+  //! Begins a pass on another engine, where its stage does so.
+  //! @return whether it has.
+  template <class Device>
+  [[nodiscard, gnu::noinline]] bool begin(Device& on, int index) {
+    item const& step = at(index);
+    slot_guards& guards = on.guards();
+    if (is_copy(*guards.memory().work.over.declared, step))
+      return false;
+    guards.before(step);
+    if (!call_explained(
+          guards, step, [&] { return begin_item(on.stages(), guards.memory(), step); }))
+      return false;
+    items_[static_cast<std::size_t>(step.lane - first_lane_)] = index;
+    ++under_way_;
+    return true;
+  }
+  template <class Device>
+  [[gnu::noinline]] void finish(Device& on, int index) {
+    (void)on.enter(index);
+    end(on, index, false);
+    ends_[static_cast<std::size_t>(index)] = on.seconds();
+  }
+  //! @param abandoned the step has failed.
+  template <class Device>
+  void end(Device& on, int index, bool abandoned) {
+    item const& step = at(index);
+    slot_guards& guards = on.guards();
+    *std::ranges::find(items_, index) = nothing;
+    --under_way_;
+    call_explained(
+      guards, step, [&] { finish_item(on.stages(), guards.memory(), step, abandoned); });
+    if (!abandoned)
+      guards.after(step);
+  }
+
+  std::span<item const> steps_;
+  int first_lane_;
+  std::vector<int> items_; // [engines - 1], or nothing
+  int under_way_ = 0;      // of them
+  bool again_ = false;
+  std::vector<double> starts_;
+  std::vector<double> ends_;
+};
+
+} // namespace pipelining::inline v0_3::detail
