@@ -175,7 +175,7 @@ public:
     }
     return carried_;
   }
-  //! Those of the last device.
+  //! The waits of the last device.
   [[nodiscard]] std::span<int const> waits() const noexcept {
     return {static_cast<int const*>(waits_.waits), static_cast<std::size_t>(waits_.count)};
   }
