@@ -73,7 +73,7 @@ MUTANTS = [
     ("go on with a wrong iteration on ranks", mutants.MACHINE, "run.position == behind && begins_again()",
      "run.position == behind && begins_again() && !PLANTED"),
     ("leave what was sent early unreceived", mutants.MACHINE, "receive_early(own);", "(void)0;"),
-    ("roll nothing back", VALIDATE, "stage.roll_back(where, stage.accepts(where, known.rows()));",
+    ("roll nothing back", VALIDATE, "stage.roll_back(where, stage.accepts(where, early_totals(memory, copy)));",
      "stage.roll_back(where, false);"),
 ]
 
