@@ -29,16 +29,16 @@ struct thread_device {
   thread_plan& work;
   std::span<item const> steps;
   host_passes& passes;
-  slot_guards& slots;
+  slot_guards& guard;
   device_standing& standing;
 
   thread_device(thread_board& all, Stages& of, int number)
       : board(all), model(of), device(number), work(*all.now), steps(work.view.program_of(number)),
         passes(work.passes[static_cast<std::size_t>(number)]),
-        slots(all.guards[static_cast<std::size_t>(number)]), standing(all.share.devices[number]) {}
+        guard(all.guards[static_cast<std::size_t>(number)]), standing(all.share.devices[number]) {}
 
   [[nodiscard]] Stages& stages() noexcept { return model; }
-  [[nodiscard]] slot_guards& guards() noexcept { return slots; }
+  [[nodiscard]] slot_guards& guards() noexcept { return guard; }
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(steady::now() - board.step_start).count();
   }
@@ -97,8 +97,8 @@ struct thread_device {
     begin(first);
     for (item const& step : group) {
       if (step.what == operation::receive)
-        slots.before(step);
-      if (work.messages.post(step, slots.memory().message(step).data))
+        guard.before(step);
+      if (work.messages.post(step, guard.memory().message(step).data))
         board.share.open(board.share.thread_of(work.view.message_of(step).peer));
     }
   }
@@ -111,7 +111,7 @@ struct thread_device {
 
   void finish() {
     passes.wait_for_all(*this);
-    slots.check_all();
+    guard.check_all();
     standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
   }
 

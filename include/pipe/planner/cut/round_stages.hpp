@@ -56,6 +56,8 @@ struct round_limits {
 
 //! @brief The stages of RoundPipe, in the order of its list, and their time.
 struct round_stages {
+  using limits = detail::round_limits; //!< of stages
+
   std::vector<int> forward;  //!< layers of each forward stage, from the first layer on
   std::vector<int> backward; //!< of each backward stage, from the last layer back to the first
   double time = 0;           //!< no stage takes longer for a microbatch
@@ -81,7 +83,7 @@ struct round_stages {
   //! @source RoundPipe's rule (its repository, ITcarrot/RoundPipe); candidates are the times that
   //! stages can have.
   [[nodiscard]] static round_stages
-  best(std::span<layer_cost const> layers, int devices, detail::round_limits const& under = {}) {
+  best(std::span<layer_cost const> layers, int devices, limits const& under = {}) {
     detail::check_layers(layers);
     if (layers.empty())
       throw std::invalid_argument("round stages: give at least one layer");

@@ -423,7 +423,7 @@ inline constexpr int interlaced = 0;
 //! or 1: then the statistics travel with the gradients of the output (more work, one exchange less
 //! to wait for); or `interlaced`, with the flow of 2.
 //! @throws arrange throws std::invalid_argument for other placements.
-//! @complexity O(log P) per pass on top of the schedule's.
+//! @complexity O(log n) per pass of a device that has n, on top of the schedule's.
 //! @source Yeung et al., "Balancing Pipeline Parallelism with Vocabulary Parallelism", 2024
 //! (arXiv:2411.05288), sections 4 and 5 and its artifact. Interlaced: Lin et al., "nnScaler", OSDI
 //! 2024, as in that artifact; where M < floor(3P/2) its devices look up fewer embeddings before
