@@ -50,7 +50,7 @@ struct freezing_stage : joining_stage {
   int backwards = 0; //!< and passes for the gradient of the input
 
   void forward(pipelining::context const& where, pipelining::input in, pipelining::output out) {
-    ++forwards;
+    add_to(forwards, 1);
     joining_stage::forward(where, in, out);
   }
   void backward(pipelining::context const& where, pipelining::input, pipelining::output) {
@@ -66,14 +66,14 @@ struct freezing_stage : joining_stage {
 private:
   void add(std::uint64_t dy, pipelining::context const& where) {
     if (!untrained)
-      gradient += dy * where.activation.as<std::uint64_t>()[0];
+      add_to(gradient, dy * where.activation.as<std::uint64_t>()[0]);
   }
   std::uint64_t send_back(pipelining::context const& where) {
-    ++backwards;
+    add_to(backwards, 1);
     std::uint64_t dy = where.last_stage() ? unit(where) : 0;
     for (auto const& from : where.inputs)
       dy += from.as<std::uint64_t>()[0];
-    outputs += where.outputs.size();
+    add_to(outputs, where.outputs.size());
     for (std::size_t k = 0; k < where.outputs.size() && k < taken.size(); ++k)
       for (std::uint64_t& word : where.outputs[k].as<std::uint64_t>())
         word = (taken[k] + 1) * weight * dy;

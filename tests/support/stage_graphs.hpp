@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 namespace support {
@@ -104,7 +106,7 @@ inline edge_list draw_units(int stages, std::mt19937& random) {
 
 //! @brief y = weight (data + sum of (k + 1) x_k) modulo 2^64, where every order of additions gives
 //! the same bits. A stage that nobody reads has the loss: the gradient of its output is the number
-//! of the unit.
+//! of the unit. Where a stage has two copies, two threads may be in it at a time.
 struct joining_stage {
   static constexpr bool takes_chunks = true;
   std::uint64_t weight = 1;
@@ -121,14 +123,14 @@ struct joining_stage {
     std::uint64_t sum = where.first_stage() ? unit(where) : 0;
     for (std::size_t k = 0; k < where.inputs.size(); ++k)
       sum += (k + 1) * where.inputs[k].as<std::uint64_t>()[0];
-    inputs += where.inputs.size();
+    add_to(inputs, where.inputs.size());
     where.activation.as<std::uint64_t>()[0] = sum;
     if (out.slot >= 0)
       fill(out, weight * sum);
   }
   void backward(pipelining::context const& where, pipelining::input, pipelining::output) {
     std::uint64_t const dy = incoming(where);
-    gradient += dy * where.activation.as<std::uint64_t>()[0];
+    add_to(gradient, dy * where.activation.as<std::uint64_t>()[0]);
     send(where, dy);
   }
   void backward_input(pipelining::context const& where, pipelining::input, pipelining::output) {
@@ -137,7 +139,14 @@ struct joining_stage {
     send(where, dy);
   }
   void backward_weight(pipelining::context const& where) {
-    gradient += where.weight_input.as<std::uint64_t>()[0] * where.activation.as<std::uint64_t>()[0];
+    add_to(gradient,
+           where.weight_input.as<std::uint64_t>()[0] * where.activation.as<std::uint64_t>()[0]);
+  }
+
+protected:
+  template <class Number>
+  static void add_to(Number& sum, std::type_identity_t<Number> more) {
+    std::atomic_ref<Number>(sum).fetch_add(more, std::memory_order_relaxed);
   }
 
 private:
@@ -152,7 +161,7 @@ private:
     return dy;
   }
   void send(pipelining::context const& where, std::uint64_t dy) {
-    outputs += where.outputs.size();
+    add_to(outputs, where.outputs.size());
     for (std::size_t k = 0; k < where.outputs.size(); ++k)
       fill(where.outputs[k], (k + 1) * weight * dy);
   }
