@@ -87,8 +87,9 @@ public:
     int jumps = 1;
     while (jumps < 64 && (random_.next() >> 60) < 9)
       jumps += 1 + jumps / 2;
-    bool const made =
-      (random_.next() >> 63) != 0 ? move_up(node, jumps, limit) : move_down(node, jumps, limit);
+    bool const up = (random_.next() >> 63) != 0;
+    graph_node const past = up ? front_of(node, jumps) : back_of(node, jumps);
+    bool const made = past != no_node && move(node, past, up, limit) <= limit;
     // Where passes stand by their times, those that may change places are neighbours.
     if (made && ++since_sorted_ > sequence_.size())
       sort_by_time();
@@ -182,77 +183,82 @@ private:
     since_sorted_ = 0;
   }
 
-  //! Takes a pass past `jumps` passes of its device that stand before it.
-  bool move_up(graph_node node, int jumps, double limit) {
+  //! The first of at most `jumps` passes before it on its device that a pass may go before.
+  [[nodiscard]] graph_node front_of(graph_node node, int jumps) const noexcept {
     std::int32_t lowest = -1;
     for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k)
       lowest = std::max(lowest, place_[at(of_.before[at(k)].other)]);
     std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
     std::int64_t const room = of_.room[at(of_.holders[at(node)])];
-    graph_node front = no_node; // the pass that it goes before
+    graph_node front = no_node;
     for (graph_node other = previous_[at(node)]; other != no_node && jumps > 0; --jumps) {
       if (place_[at(other)] <= lowest || held_[at(other)] + change > room)
         break;
       front = other;
       other = previous_[at(other)];
     }
-    if (front == no_node)
-      return false;
-    std::int32_t const from = place_[at(node)];
-    std::int32_t const to = place_[at(front)];
-    graph_node const back = previous_[at(node)];
-    unlink(node);
-    link_before(node, front);
-    std::rotate(sequence_.begin() + to, sequence_.begin() + from, sequence_.begin() + from + 1);
-    if (!retime(to, from, limit)) {
-      std::rotate(sequence_.begin() + to, sequence_.begin() + to + 1, sequence_.begin() + from + 1);
-      unlink(node);
-      link_behind(node, back);
-      return false;
-    }
-    held_[at(node)] = held_[at(front)] - of_.taken[at(front)] + of_.taken[at(node)];
-    for (graph_node other = front;; other = next_[at(other)]) {
-      held_[at(other)] += change;
-      if (other == back)
-        break;
-    }
-    keep(to, from);
-    return true;
+    return front;
   }
-
-  //! Takes a pass past `jumps` passes of its device that stand after it.
-  bool move_down(graph_node node, int jumps, double limit) {
+  //! The last of at most `jumps` passes after it on its device that a pass may go after.
+  [[nodiscard]] graph_node back_of(graph_node node, int jumps) const noexcept {
     std::int32_t highest = of_.size();
     for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
       highest = std::min(highest, place_[at(of_.after[at(k)].other)]);
     std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
     std::int64_t const room = of_.room[at(of_.holders[at(node)])];
-    graph_node back = no_node; // the pass that it goes after
+    graph_node back = no_node;
     for (graph_node other = next_[at(node)]; other != no_node && jumps > 0; --jumps) {
       if (place_[at(other)] >= highest || held_[at(other)] - change > room)
         break;
       back = other;
       other = next_[at(other)];
     }
-    if (back == no_node)
-      return false;
+    return back;
+  }
+
+  //! Takes a pass before another of its device that stands before it, or after one that stands
+  //! after it.
+  //! @return the longest path through the passes that it moves past. Where that is longer than
+  //! `limit`, or with `keeping` false, nothing has changed.
+  double move(graph_node node, graph_node past, bool up, double limit, bool keeping = true) {
     std::int32_t const from = place_[at(node)];
-    std::int32_t const to = place_[at(back)];
-    graph_node const front = next_[at(node)];
+    std::int32_t const to = place_[at(past)];
+    graph_node const previous = previous_[at(node)];
+    graph_node const next = next_[at(node)];
     unlink(node);
-    link_behind(node, back);
-    std::rotate(sequence_.begin() + from, sequence_.begin() + from + 1, sequence_.begin() + to + 1);
-    if (!retime(from, to, limit)) {
-      std::rotate(sequence_.begin() + from, sequence_.begin() + to, sequence_.begin() + to + 1);
+    if (up)
+      link_before(node, past);
+    else
+      link_behind(node, past);
+    auto const turn = [this](std::int32_t first, std::int32_t last, bool to_the_front) {
+      auto const begin = sequence_.begin() + first;
+      auto const end = sequence_.begin() + last + 1;
+      std::rotate(begin, to_the_front ? end - 1 : begin + 1, end);
+    };
+    auto const [first, last] = std::minmax(from, to);
+    turn(first, last, up);
+    double const path = retime(first, last, limit, keeping);
+    if (path > limit || !keeping) {
+      turn(first, last, !up);
       unlink(node);
-      link_before(node, front);
-      return false;
+      if (up)
+        link_behind(node, previous);
+      else
+        link_before(node, next);
+      return path;
     }
-    for (graph_node other = front; other != node; other = next_[at(other)])
-      held_[at(other)] -= change;
-    held_[at(node)] = held_[at(back)] - of_.freed[at(back)] + of_.taken[at(node)];
-    keep(from, to);
-    return true;
+    std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
+    if (up) {
+      held_[at(node)] = held_[at(past)] - of_.taken[at(past)] + of_.taken[at(node)];
+      for (graph_node other = next_[at(node)]; other != next; other = next_[at(other)])
+        held_[at(other)] += change;
+    } else {
+      for (graph_node other = next; other != node; other = next_[at(other)])
+        held_[at(other)] -= change;
+      held_[at(node)] = held_[at(past)] - of_.freed[at(past)] + of_.taken[at(node)];
+    }
+    keep(first, last);
+    return path;
   }
 
   void unlink(graph_node node) noexcept {
@@ -280,13 +286,16 @@ private:
       previous_[at(behind)] = node;
   }
 
-  //! Times the places `first` to `last` anew. Where a path through them gets longer than `limit`,
-  //! puts the old times back and returns false.
-  bool retime(std::int32_t first, std::int32_t last, double limit) {
+  //! Times the places `first` to `last` anew, up to a path longer than `limit`. With that, or with
+  //! `keeping` false, puts the old times back.
+  //! @return the longest path through them
+  double retime(std::int32_t first, std::int32_t last, double limit, bool keeping) {
+    double longest = -std::numeric_limits<double>::max();
+    std::int32_t timed = first;
     // The places are still those from before the move: after `last` they hold.
-    for (std::int32_t i = first; i <= last; ++i) {
-      graph_node const node = sequence_[at(i)];
-      saved_[at(i)] = heads_[at(node)];
+    for (; timed <= last && longest <= limit; ++timed) {
+      graph_node const node = sequence_[at(timed)];
+      saved_[at(timed)] = heads_[at(node)];
       double const head = head_of(node);
       heads_[at(node)] = head;
       double const end = head + of_.times[at(node)];
@@ -304,13 +313,12 @@ private:
           path =
             std::max(path, end + edge.lag + of_.times[at(edge.other)] + tails_[at(edge.other)]);
       }
-      if (path > limit) {
-        for (; i >= first; --i)
-          heads_[at(sequence_[at(i)])] = saved_[at(i)];
-        return false;
-      }
+      longest = std::max(longest, path);
     }
-    return true;
+    if (longest > limit || !keeping)
+      while (--timed >= first)
+        heads_[at(sequence_[at(timed)])] = saved_[at(timed)];
+    return longest;
   }
 
   //! Brings places, times and paths of all others up to date.
