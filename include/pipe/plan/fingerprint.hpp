@@ -139,7 +139,7 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
   int const stage_count = over.extents.stages();
   for (int stage = 0; stage < stage_count; ++stage)
     for (int route = 0; route < over.extents.routes(); ++route)
-      hashes.passes.add(holder_of(over, route * over.declared->rows * stage_count + stage));
+      hashes.passes.add(device_of(over, stage, microbatch_of(over.extents, route)));
   int const edges = over.edges == nullptr ? 0 : table_size(over.edges, stage_count);
   for (int i = 0; i < edges; ++i)
     hashes.passes.add(over.edges[i]);
