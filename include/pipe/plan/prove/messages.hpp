@@ -220,21 +220,21 @@ struct entered_messages {
   }
 };
 
-//! Where the two ends of every message are: [message_indices], item numbers on their devices.
-struct message_ends {
-  int* sender;
-  int* receiver;
-};
+//! The place of an end of a message among those of all messages: [2 message_indices].
+[[nodiscard]] constexpr std::ptrdiff_t
+end_index(plan_view const& work, item const& step, bool sends) noexcept {
+  return 2 * std::ptrdiff_t{message_index(work, step)} + (sends ? 1 : 0);
+}
 
 //! Enters the messages of a device: none is sent or received twice.
-constexpr proof enter_messages(plan_view const& work, int device, message_ends ends) noexcept {
+//! @param ends the item at each end, on its device
+constexpr proof enter_messages(plan_view const& work, int device, int* ends) noexcept {
   auto const steps = work.program_of(device);
   for (std::size_t at = 0; at < steps.size(); ++at) {
     if (steps[at].what == operation::run)
       continue;
     int const i = static_cast<int>(at);
-    int& end = (steps[at].what == operation::send ? ends.sender
-                                                  : ends.receiver)[message_index(work, steps[at])];
+    int& end = ends[end_index(work, steps[at], steps[at].what == operation::send)];
     if (end != nothing)
       return {proof::rule::unmatched, device, i, device, end};
     end = i;
@@ -265,7 +265,8 @@ misfit(plan_view const& work, item const& step, int device, item const& other, i
 //! Finds a fault in the messages of a device. Each has its other end at the peer, with the same
 //! bytes and the same place in the line of its edge. The groups of both ends hold the same
 //! messages.
-constexpr proof check_messages(plan_view work, int device, message_ends ends) noexcept {
+//! @param ends the item at each end, on its device
+constexpr proof check_messages(plan_view work, int device, int const* ends) noexcept {
   auto const steps = work.program_of(device);
   int before_twin = nothing; // of the item before, where both are of one group
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -273,9 +274,7 @@ constexpr proof check_messages(plan_view work, int device, message_ends ends) no
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = message_index(work, step);
-    bool const sends = step.what == operation::send;
-    int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
+    int const twin = ends[end_index(work, step, step.what != operation::send)];
     int const peer = work.message_of(step).peer;
     auto const theirs = work.program_of(peer);
     if (twin == nothing || static_cast<std::size_t>(twin) >= theirs.size())
