@@ -116,7 +116,7 @@ struct stage_slot_sizes {
   bool moved = false;                     //!< activations wait on the host; else they stay
   std::int64_t totals_bytes = 0;          //!< of a stage's row
   std::vector<gathered_bytes> gathered{}; //!< with transposed matrices
-  //! Numbers of the gradients of every stage; empty: the plan does not add up those of copies.
+  //! Numbers of the gradients of every stage; empty: the plan moves none of copies.
   std::vector<std::int64_t> copied{};
 
   stage_slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
@@ -135,7 +135,7 @@ struct stage_slot_sizes {
     if (of == pp::slot_class::full_gradients)
       return gathered[stage].gradients;
     if (of == pp::slot_class::copied_gradient)
-      return copied[stage] * static_cast<std::int64_t>(sizeof(float));
+      return copied.empty() ? 0 : copied[stage] * static_cast<std::int64_t>(sizeof(float));
     return stage_bytes<Machine>(size, own, stages[stage], cut, of, {maker.microbatch, maker.chunk});
   }
 };

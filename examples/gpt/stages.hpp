@@ -139,13 +139,14 @@ struct copies_of {
 struct host_slots {
   model_size size;
   std::int64_t totals_bytes = 0; //!< of a stage's row
+  bool moves_copies = true;      //!< gradients of copies travel in the plan, next to totals
 
   //! @param lengths tokens of the sequence of each microbatch
   [[nodiscard]] slot_sizes operator()(pp::timetable_view table,
                                       std::vector<std::int64_t> const& lengths) const {
     slot_sizes sizes(size, cut_for(table, lengths), table);
     sizes.totals_bytes = totals_bytes;
-    if (totals_bytes > 0 && table.over.extents.routes() > 1)
+    if (totals_bytes > 0 && moves_copies && table.over.extents.routes() > 1)
       sizes.copied = parameter_counts(size, sizes.stages);
     return sizes;
   }

@@ -23,6 +23,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -196,7 +197,8 @@ trained train_stages_alone(rank_run const& run,
   std::int64_t taken = 0;
   auto const update = [&](std::int64_t step) {
     if (o.clip != 0)
-      taken = take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken);
+      taken =
+        take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken, device.copies());
     else
       device.update(how.optimizer, step);
   };
@@ -232,6 +234,7 @@ template <class Model>
 exit_status train_stages(rank_run& run) {
   options& o = run.o;
   auto const table = timetable_of(o, name_of(o));
+  check_early_steps(o, table);
   o.lengths = lengths_of(o.size, table);
   auto const sizes = tables_of_sizes(o, table);
   left_to_mpi<Model> here(run, table);
@@ -242,7 +245,8 @@ exit_status train_stages(rank_run& run) {
     report_memory(run, model, table, sizes.size());
     if constexpr (Model::clips) {
       auto found = model.clipping_done();
-      found.weights = hash_of(weights);
+      bool const halves = table.over.extents.where == pp::placement::bidirectional;
+      found.weights = hash_of(std::span(weights).first(weights.size() / (halves ? 2 : 1)));
       if (run.rank == 0)
         report_clipping(o, found, static_cast<std::size_t>(o.steps));
     }
