@@ -120,7 +120,8 @@ struct thread_device {
   //! `standing` names.
   [[nodiscard]] bool advance() noexcept {
     try {
-      if (!detail::advance(work.view, device, standing.next, *this))
+      if (!detail::advance(
+            work.view, device, standing.next, *this, [this](int next) { return ready(next); }))
         return false;
       if (passes.begins_again())
         board.again.store(true, std::memory_order_relaxed);
