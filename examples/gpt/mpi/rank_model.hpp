@@ -70,18 +70,17 @@ struct place_of_stage : copies_of<Stage> {
 
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
 //! @tparam Place a stage as the library calls it: a `place_of_stage`, or with its optimizer
-//! @tparam Plans a `plan_maker`
-template <class Place, class Plans = plan_maker<host_slots>>
+template <class Place>
 class model_on_rank : with_device_work,
-                      public model_in_stages<Place, pp::mpi_runner<std::vector<Place>>, Plans> {
+                      public model_in_stages<Place, pp::mpi_runner<std::vector<Place>>> {
 public:
-  using model = model_in_stages<Place, pp::mpi_runner<std::vector<Place>>, Plans>;
+  using model = model_in_stages<Place, pp::mpi_runner<std::vector<Place>>>;
   using stage_type = typename Place::stage_type;
 
   //! @param run with the lengths of sequences; must outlive this
   //! @param make_stages gives those of this rank by way, of what they share
   template <class MakeStages>
-  model_on_rank(rank_run& run, pp::timetable_view table, Plans plans, MakeStages make_stages)
+  model_on_rank(rank_run& run, pp::timetable_view table, plan_maker plans, MakeStages make_stages)
       : with_device_work{std::vector<host::device_work<float>>(1)},
         model(
           make_stages(this->work),
@@ -153,21 +152,5 @@ private:
   std::vector<int> homes_;
   bool reports_loss_;
 };
-
-//! The same of whole layers, or of layers cut at their attention.
-template <class Place>
-struct basic_rank_model : model_on_rank<Place> {
-  basic_rank_model(rank_run& run, pp::timetable_view table)
-      : model_on_rank<Place>(
-          run,
-          table,
-          {{run.o.size, Place::totals_bytes, false}, run.o.post_validation},
-          [&](auto& shared) {
-            return make_host_stages(
-              run.o.size, table, run.o.lengths, seed_of(run.o), shared, run.place.device);
-          }) {}
-};
-using rank_model = basic_rank_model<place_of_stage<pipeline_stage>>;
-using clipped_rank_model = basic_rank_model<clipped_stage<place_of_stage<pipeline_stage>>>;
 
 } // namespace gpt

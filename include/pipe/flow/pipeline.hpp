@@ -381,11 +381,6 @@ namespace detail {
   return over.declared->rows * most * per_stage;
 }
 
-//! The most passes that one device of a training pipeline with a named placement can have.
-[[nodiscard]] constexpr int row_capacity(shape const& extents) noexcept {
-  return row_capacity(pipeline_view{extents});
-}
-
 } // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -271,9 +271,6 @@ private:
       result &= reads_[std::countr_zero(left)].reached;
     return result;
   }
-  [[nodiscard]] constexpr bool all_makers_reach(int row, int wanted) const noexcept {
-    return holds(reached_by_all_makers(row), wanted);
-  }
   [[nodiscard]] constexpr bool all_makers_read(int row, int input, int step) const noexcept {
     for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
       if (kind_reads const& reads = reads_[std::countr_zero(left)];
@@ -303,11 +300,11 @@ private:
   [[nodiscard]] constexpr bool
   is_implied(int kind, flow_set own, int row, bool has_after) const noexcept {
     for (flow_set others = own & ~only(row); others != 0; others &= others - 1)
-      if (all_makers_reach(std::countr_zero(others), row))
+      if (holds(reached_by_all_makers(std::countr_zero(others)), row))
         return true;
     kind_reads const& reads = reads_[kind];
     return has_after && reads.input != kind_links::none && reads.input_step == 1 &&
-           all_makers_reach(reads.input, row) && all_makers_read(row, row, -1);
+           holds(reached_by_all_makers(reads.input), row) && all_makers_read(row, row, -1);
   }
 
   constexpr void link(int kind, bool has_after) {

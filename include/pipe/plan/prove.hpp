@@ -270,9 +270,7 @@ constexpr proof check_validation(plan_view const& work) noexcept {
 
 //! The two ends of all messages.
 inline proof check_all_messages(plan_view const& work) {
-  owned<int> sender(message_indices(work), nothing);
-  owned<int> receiver(message_indices(work), nothing);
-  message_ends const ends{sender, receiver};
+  owned<int> const ends(2 * std::ptrdiff_t{message_indices(work)}, nothing);
   proof verdict;
   for (int device = 0; device < work.over.extents.devices && verdict; ++device)
     verdict = enter_messages(work, device, ends);

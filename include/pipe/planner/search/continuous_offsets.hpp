@@ -40,11 +40,10 @@ struct grid_times {
 
 //! A building block on a grid: the start of each pass of microbatch 0.
 struct continuous_block {
-  int devices = 0;         //!< P
-  int interval = 0;        //!< grid steps from one microbatch to the next
-  int peak = 0;            //!< most activations of one stage that a device holds
-  double mean = 0;         //!< activations held, on average over time and devices
-  std::vector<int> starts; //!< [P][leg::count] in grid steps; empty when none exists
+  int devices = 0;           //!< P
+  int interval = 0;          //!< grid steps from one microbatch to the next
+  int peak = 0;              //!< most activations of one stage that a device holds
+  std::vector<int> starts{}; //!< [P][leg::count] in grid steps; empty when none exists
 
   //! When a device starts a leg, in grid steps.
   [[nodiscard]] int start(int device, int at) const {
@@ -73,7 +72,7 @@ public:
 
   [[nodiscard]] continuous_block plan() {
     find_patterns();
-    continuous_block result{devices_, interval_, 0, 0, {}};
+    continuous_block result{.devices = devices_, .interval = interval_};
     if (patterns_.empty())
       return result;
     std::size_t const count = patterns_.size();
@@ -268,17 +267,12 @@ private:
     follow(leg::forward_up, turn(bottom, 1, times_.forward), forward, &hop::up_forward);
     follow(leg::backward_down, turn(top, 2, times_.forward), backward, &hop::down_backward);
     follow(leg::backward_up, turn(bottom, 3, times_.backward_input), backward, &hop::up_backward);
-    double held = 0;
     for (int device = 0; device <= last; ++device) {
       device_pattern const& own = patterns_[chosen[static_cast<std::size_t>(device)]];
       for (int const which : {leg::weight_down, leg::weight_up})
         at(device, which) = at(device, which - 2) + own.start[which];
-      int const* const slots = result.starts.data() + device * leg::count;
-      result.peak = std::max(result.peak, held_by(slots));
-      held += slots[leg::weight_up] - slots[leg::forward_down] + slots[leg::weight_down] -
-              slots[leg::forward_up] + 2 * times_.backward_weight;
+      result.peak = std::max(result.peak, held_by(result.starts.data() + device * leg::count));
     }
-    result.mean = held / interval_ / devices_;
   }
 
   //! Activations that a device holds in the steady state, at the most.

@@ -248,7 +248,7 @@ private:
       if (!here_runs(stage))
         continue;
       exact_stage const& here = at.stage[stage];
-      if (bare(world_, at, stage) > 0)
+      if (here.bare != 0) // since the device is idle, nothing runs that changes it
         found.push_back({exact_kind::recompute, device, stage, std::countr_zero(here.bare), time});
       if (here.forward < world_.microbatches && here.forward < inputs_come(world_, at, stage)) {
         found.push_back({exact_kind::forward, device, stage, here.forward, time});
