@@ -71,8 +71,10 @@ MUTANTS = [
     ("carry no rows over to the next plan", DECISIONS, "if (carried.empty())", "if (PLANTED || carried.empty())"),
     ("go on with a wrong iteration on streams", mutants.STREAM_PLAN, "!boards[d].begins_again()",
      "(PLANTED || !boards[d].begins_again())"),
-    ("go on with a wrong iteration on ranks", EXECUTE, "!device.begins_again()", "PLANTED || !device.begins_again()"),
-    ("leave what was sent early unreceived", EXECUTE, "device.post(next, group_at(steps, next));", "(void)0;"),
+    ("go on with a wrong iteration on ranks", EXECUTE, "next == validated && device.begins_again()",
+     "next == validated && device.begins_again() && !PLANTED"),
+    ("leave what was sent early unreceived", EXECUTE,
+     "device.post(next, steps.subspan(from, static_cast<std::size_t>(end) - from));", "(void)0;"),
     ("roll nothing back", VALIDATE, "stage.roll_back(where, stage.accepts(where, early_totals(memory, copy)));",
      "stage.roll_back(where, false);"),
 ]

@@ -336,7 +336,7 @@ private:
     run.board.fork(captured);
     messages_.carry(run.lanes);
     stream_device<Stages, transport> own{run.view, rank_, run.board, stages_, messages_};
-    (void)rooms::advance(run.view, rank_, run.position, own, [&](int next) {
+    (void)rooms::advance(run.view, rank_, run.position, own, [&](auto& device, int next) {
       place_.leave();
       run.launched = captured ? 0 : next;
       if (next == run.items())
@@ -345,7 +345,7 @@ private:
       if (!captured)
         wait_until([&] { return run.board.has_room_for(next); });
       if (validated)
-        wait_until([&] { return own.knows_enough_for(run.at(next)); });
+        wait_until([&] { return device.knows_enough_for(run.at(next)); });
       (void)left_->is_over(); // a look in time
       place_.enter(rank_, next);
       return true;

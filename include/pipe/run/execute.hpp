@@ -40,12 +40,6 @@ concept execution_device =
   device.finish();
 };
 
-//! The item at `first`, with the others of its group.
-[[nodiscard]] inline std::span<item const> group_at(std::span<item const> steps, int first) {
-  return steps.subspan(static_cast<std::size_t>(first),
-                       static_cast<std::size_t>(end_of_group(steps, first) - first));
-}
-
 //! Runs one item of a device's program, or one whole group of messages. Decides nothing:
 //! order, groups, slots and waits are the plan's. Inlined: the loop around it costs less then.
 //!
@@ -56,8 +50,9 @@ concept execution_device =
 template <execution_device Device>
 [[gnu::always_inline]] inline int
 execute_item(plan_view const& work, std::span<item const> steps, int first, Device& device) {
-  auto const group = group_at(steps, first);
-  int const end = first + static_cast<int>(group.size());
+  int const end = end_of_group(steps, first);
+  auto const group =
+    steps.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
   for (item const& step : group)
     for (int const wait : work.waits_of(step))
       device.wait_for(wait, step);
@@ -71,12 +66,27 @@ execute_item(plan_view const& work, std::span<item const> steps, int first, Devi
   return end;
 }
 
+//! Receives what other devices have sent before they knew that the iteration begins again.
+//! @param next the item from which on there may be such messages; the end of the program then.
+template <execution_device Device>
+[[gnu::noinline]] void
+receive_early(plan_view const& work, int device_number, int& next, Device& device) {
+  auto const steps = work.program_of(device_number);
+  while (next < static_cast<int>(steps.size())) {
+    int const end = end_of_group(steps, next);
+    auto const from = static_cast<std::size_t>(next);
+    if (arrives_early(work, device_number, steps[from]))
+      device.post(next, steps.subspan(from, static_cast<std::size_t>(end) - from));
+    next = end;
+  }
+}
+
 //! Goes on with the program of one device; where the iteration must begin again, up to its last
 //! validation, and receives what other devices have sent by then.
 //!
 //! @param next the item to go on with, 0 at first; what comes next then.
-//! @param ready `ready(next)`, whether the item or group at `next`, or the end of the program, has
-//! all that it waits for.
+//! @param ready `ready(device, next)`, whether the item or group at `next`, or the end of the
+//! program, has all that it waits for.
 //! @return whether the program has ended; false where something is not ready.
 //! @throws what the device throws, and `ready`.
 template <execution_device Device, class Ready>
@@ -84,19 +94,17 @@ bool advance(plan_view const& work, int device_number, int& next, Device& device
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
   int const validated = behind_validation(work, device_number);
-  while (ready(next)) {
-    if (next == count) {
-      device.finish();
-      return true;
-    }
+  for (;;) {
+    if (!ready(device, next))
+      return false;
+    if (next == count)
+      break;
     next = execute_item(work, steps, next, device);
-    if (next != validated || !device.begins_again())
-      continue;
-    for (; next < count; next = end_of_group(steps, next))
-      if (arrives_early(work, device_number, steps[static_cast<std::size_t>(next)]))
-        device.post(next, group_at(steps, next));
+    if (next == validated && device.begins_again())
+      receive_early(work, device_number, next, device);
   }
-  return false;
+  device.finish();
+  return true;
 }
 
 //! Runs the program of one device, once, without a pause.
@@ -104,7 +112,7 @@ bool advance(plan_view const& work, int device_number, int& next, Device& device
 template <execution_device Device>
 void execute(plan_view const& work, int device_number, Device& device) {
   int next = 0;
-  (void)advance(work, device_number, next, device, [](int) { return true; });
+  (void)advance(work, device_number, next, device, [](auto&, int) { return true; });
 }
 
 //! The rows that a device has when it steps early: rows of the stages of the devices up to it. The

@@ -122,7 +122,9 @@ struct thread_device {
   [[nodiscard]] bool advance() noexcept {
     try {
       if (!detail::advance(
-            work.view, device, standing.next, *this, [this](int next) { return ready(next); }))
+            work.view, device, standing.next, *this, [](thread_device& own, int next) {
+              return own.ready(next);
+            }))
         return false;
       if (passes.begins_again())
         board.again.store(true, std::memory_order_relaxed);
@@ -162,7 +164,8 @@ private:
 //! Runs a device of a thread for as far as it can go.
 //! @return false where another thread has it in hand, or it has ended.
 template <class Stages>
-bool advance_device(thread_board& board, Stages& stages, int device, int thread) noexcept {
+[[gnu::always_inline]] inline bool
+advance_device(thread_board& board, Stages& stages, int device, int thread) noexcept {
   thread_share& share = board.share;
   if (!share.take(device, thread))
     return false;
