@@ -53,8 +53,8 @@ std::size_t train(char const* name, Schedule const& inner) {
   auto const table =
     pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{inner}, {devices, microbatches});
   // [snippet schedule]
-  gpt::sharded_pipeline model({size, Barriers}, table, 1);
-  gpt::sharded_pipeline alone({size, Barriers}, gpt::on_one_device(table), 1);
+  gpt::sharded_pipeline model(size, Barriers, table, 1);
+  gpt::sharded_pipeline alone(size, Barriers, gpt::on_one_device(table), 1);
   std::mt19937_64 random(1);
   std::size_t differ = 0;
   std::size_t compared = 0;

@@ -14,7 +14,6 @@
 
 #include "gpt/papers/attention_exchange.hpp"
 #include "gpt/single_device.hpp"
-#include "tools/support/exchange_on_one_device.hpp"
 
 namespace pp = pipelining;
 
@@ -61,9 +60,9 @@ template <class Schedule>
 std::size_t train(Schedule const& schedule) {
   pp::pipeline_size const at{devices, microbatches};
   gpt::exchange_schedule const stages{{chunks, 1}, schedule.exchange};
-  gpt::exchanged_pipeline<> model(size, stages, pp::make_timetable(schedule, at), 1);
-  gpt::exchanged_pipeline<> alone(
-    size, stages, pp::make_timetable(examples::exchange_on_one_device<Schedule>{schedule}, at), 1);
+  auto const table = pp::make_timetable(schedule, at);
+  gpt::exchanged_pipeline model(size, stages, table, 1);
+  gpt::exchanged_pipeline alone(size, stages, gpt::on_one_device(table), 1);
   std::mt19937_64 random(1);
   std::size_t differ = 0;
   std::size_t compared = 0;

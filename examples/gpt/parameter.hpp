@@ -115,27 +115,19 @@ template <class Number>
                       static_cast<std::uint64_t>(index)};
   std::mt19937_64 random(mixed);
   std::normal_distribution<double> normal(0.0, deviation);
-  // Rows of the last axis: a box has some of each row, or none.
-  auto const row = part.whole.back();
-  auto const begin = part.first.back();
-  auto const end = begin + part.shape.back();
-  std::vector<std::int64_t> at(part.whole.size() - 1);
   auto to = started.value.begin();
-  for (bool more = true; more;) {
+  auto const count = whole_part({}, part.whole).count();
+  // All of the tensor is drawn: its numbers depend on their place.
+  for (std::int64_t i = 0; i < count; ++i) {
+    auto const x = static_cast<Number>(normal(random));
     bool inside = true;
-    for (std::size_t axis = 0; axis < at.size(); ++axis)
-      inside =
-        inside && at[axis] >= part.first[axis] && at[axis] < part.first[axis] + part.shape[axis];
-    for (std::int64_t column = 0; column < row; ++column) {
-      auto const x = static_cast<Number>(normal(random));
-      if (inside && column >= begin && column < end)
-        *to++ = x;
+    auto rest = i;
+    for (auto axis = part.whole.size(); axis-- > 0; rest /= part.whole[axis]) {
+      auto const at = rest % part.whole[axis] - part.first[axis];
+      inside = inside && at >= 0 && at < part.shape[axis];
     }
-    more = false;
-    for (auto axis = at.size(); !more && axis-- > 0;) {
-      more = ++at[axis] < part.whole[axis];
-      at[axis] = more ? at[axis] : 0;
-    }
+    if (inside)
+      *to++ = x;
   }
   started.refresh();
   return started;

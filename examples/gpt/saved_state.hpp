@@ -11,7 +11,6 @@
 #include <pipe/cluster/tensor_checkpoint.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -37,16 +36,8 @@ namespace gpt {
 struct run_lines {
   std::string text{};
 
-  void add(std::string_view key, std::string_view value) {
-    text.append(key).append("=").append(value).append("\n");
-  }
-  void add(std::string_view key, std::int64_t value) { add(key, std::to_string(value)); }
-  //! Every bit of it.
-  void add(std::string_view key, double value) {
-    char digits[32];
-    auto const end = std::to_chars(digits, digits + sizeof digits, value).ptr;
-    add(key, std::string_view(digits, static_cast<std::size_t>(end - digits)));
-  }
+  //! @param value of a number every bit
+  void add(std::string_view key, auto const& value) { pp::append(text, key, "=", value, "\n"); }
   void add(std::string_view key, std::vector<int> const& values) {
     std::string list;
     for (int const value : values)

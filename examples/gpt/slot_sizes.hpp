@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,41 @@
 #include "stage.hpp"
 
 namespace gpt {
+
+//! A pool of slots, by the name that reports have for it.
+struct named_pool {
+  char const* name;
+  pp::slot_class of;
+};
+
+//! Bytes of the slots that a plan needs, for stages of any kind; see buffer_sizes of the library.
+struct plan_sizes {
+  std::int64_t totals_bytes = 0;       //!< of a stage's row
+  std::span<named_pool const> pools{}; //!< what reports tell of
+  std::function<std::int64_t(pp::slot_class, pp::pass const&, int)> bytes_for{};
+
+  //! @param of sizes of one kind of stages; some depend on the stage that reads, too
+  template <class Sizes>
+  plan_sizes(Sizes of, std::span<named_pool const> shown, std::int64_t totals = 0)
+      : totals_bytes(totals), pools(shown) {
+    bytes_for = [of = std::move(of)](pp::slot_class pool, pp::pass const& maker, int reader) {
+      if constexpr (requires { of.bytes(pool, maker, reader); })
+        return of.bytes(pool, maker, reader);
+      else
+        return of.bytes(pool, maker);
+    };
+  }
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    return bytes_for(of, maker, maker.stage);
+  }
+  //! @param reader the stage that reads it
+  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
+    return bytes_for(of, maker, reader);
+  }
+};
+//! Makes them for a timetable and the lengths of sequences.
+using sizes_of_plan =
+  std::function<plan_sizes(pp::timetable_view, std::vector<std::int64_t> const&)>;
 
 //! Slots of a pool of a device, in bytes.
 struct slot_use {
@@ -44,12 +80,6 @@ template <class Sizes>
 struct device_row {
   std::string name;
   std::vector<std::int64_t> numbers;
-};
-
-//! A pool of slots, by the name that reports have for it.
-struct named_pool {
-  char const* name;
-  pp::slot_class of;
 };
 
 //! Bytes of slots by device, planned next to measured. See `slot_use_of`.
@@ -114,16 +144,12 @@ struct stage_slot_sizes {
   std::vector<layer_range> stages;        //!< what each holds
   model_size own = size;                  //!< the shard's share of heads and hidden numbers
   bool moved = false;                     //!< activations wait on the host; else they stay
-  std::int64_t totals_bytes = 0;          //!< of a stage's row
   std::vector<gathered_bytes> gathered{}; //!< with transposed matrices
-  //! Numbers of the gradients of every stage; empty: the plan does not add up those of copies.
+  //! Numbers of the gradients of every stage; empty: the plan moves none of copies.
   std::vector<std::int64_t> copied{};
 
-  stage_slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
-      : size(of), cut(std::move(how)), stages(cut_model(of, table.over.extents)) {}
-
   //! What reports tell of: where the library moves activations, or gathers weights.
-  [[nodiscard]] std::span<named_pool const> pools() const {
+  [[nodiscard]] std::span<named_pool const> shown() const {
     static constexpr named_pool moving[] = {{"on the device", pp::slot_class::activation},
                                             {"on the host", pp::slot_class::host_activation}};
     return moved ? moving : gathered.empty() ? std::span<named_pool const>() : gathered_pools;
@@ -135,7 +161,7 @@ struct stage_slot_sizes {
     if (of == pp::slot_class::full_gradients)
       return gathered[stage].gradients;
     if (of == pp::slot_class::copied_gradient)
-      return copied[stage] * static_cast<std::int64_t>(sizeof(float));
+      return copied.empty() ? 0 : copied[stage] * static_cast<std::int64_t>(sizeof(float));
     return stage_bytes<Machine>(size, own, stages[stage], cut, of, {maker.microbatch, maker.chunk});
   }
 };
@@ -143,7 +169,7 @@ struct stage_slot_sizes {
 //! The same on the host.
 struct slot_sizes : stage_slot_sizes<host_machine<float>> {
   slot_sizes(model_size const& of, step_cut how, pp::timetable_view table)
-      : stage_slot_sizes(of, std::move(how), table) {
+      : stage_slot_sizes{of, std::move(how), cut_model(of, table.over.extents)} {
     moved = std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
       return what.kind == pp::pass_kind::offloaded_forward;
     });

@@ -3,15 +3,14 @@
 
 //! @file
 //! @brief The model cut into stages and run by the library, on threads, ranks or GPUs: which stages
-//! a process has, a stage as a runner calls it, the runner with the plans of the sizes that
-//! iterations have, and all of these together.
+//! a process has, a stage as a runner calls it, and these with their runner and the plans of the
+//! sizes that iterations have.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -136,71 +135,84 @@ struct copies_of {
 };
 
 //! What the slots of a model on the host take.
-struct host_slots {
-  model_size size;
-  std::int64_t totals_bytes = 0; //!< of a stage's row
-
-  //! @param lengths tokens of the sequence of each microbatch
-  [[nodiscard]] slot_sizes operator()(pp::timetable_view table,
-                                      std::vector<std::int64_t> const& lengths) const {
+//! @param totals_bytes of a stage's row
+//! @param moves_copies gradients of copies travel in the plan, next to totals
+[[nodiscard]] inline sizes_of_plan
+host_slots(model_size const& size, std::int64_t totals_bytes = 0, bool moves_copies = true) {
+  return [=](pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
     slot_sizes sizes(size, cut_for(table, lengths), table);
-    sizes.totals_bytes = totals_bytes;
-    if (totals_bytes > 0 && table.over.extents.routes() > 1)
+    if (totals_bytes > 0 && moves_copies && table.over.extents.routes() > 1)
       sizes.copied = parameter_counts(size, sizes.stages);
-    return sizes;
-  }
-};
+    return plan_sizes(sizes, sizes.shown(), totals_bytes);
+  };
+}
+
+//! Lowers with a policy for messages.
+template <class Policy>
+[[nodiscard]] pp::plan lower_by(pp::timetable_view table, plan_sizes const& sizes) {
+  return pp::lower<Policy>(table, sizes);
+}
 
 //! Makes plans of a model.
-//! @tparam MakeSizes gives the sizes of slots for a timetable and the lengths of sequences
-//! @tparam Policy of the plans' messages
-template <class MakeSizes, class Policy = pp::communicators::per_pair>
 struct plan_maker {
-  using sizes =
-    std::invoke_result_t<MakeSizes const&, pp::timetable_view, std::vector<std::int64_t> const&>;
-
-  MakeSizes make_sizes;
+  sizes_of_plan make_sizes;
   //! Stages step before they know the norm of all gradients, and validate that in the next
   //! iteration.
   bool early = false;
+  pp::plan (*lower)(pp::timetable_view, plan_sizes const&) = lower_by<pp::communicators::per_pair>;
 
   //! Sizes of slots and the plans with these, of which the first is there without early steps, too.
   struct plans {
-    sizes of;
-    decltype(pp::lower_post_validated<Policy>(pp::timetable_view{}, of)) made;
+    plan_sizes of;
+    pp::detail::post_validated_plans made;
   };
   [[nodiscard]] std::shared_ptr<plans const>
   operator()(pp::timetable_view table, std::vector<std::int64_t> const& lengths) const {
     plans all{make_sizes(table, lengths), {}};
     if (early)
-      all.made = pp::lower_post_validated<Policy>(table, all.of);
+      all.made = pp::lower_post_validated<pp::communicators::per_pair>(table, all.of);
     else
-      all.made.first = pp::lower<Policy>(table, all.of);
+      all.made.first = lower(table, all.of);
     return std::make_shared<plans const>(std::move(all));
   }
 };
 
-//! Runs one of its plans in each step. Ranks of a run make the same calls.
-//! @tparam Plans a `plan_maker`
-template <class Runner, class Plans>
-class sized_runner {
+//! The stages of this process and the runner that drives them, by one of its plans in each step.
+//! Ranks of a run make the same calls.
+//! @tparam Called a stage as the runner calls it: a `copies_of`, perhaps with its optimizer
+template <class Called, class Runner>
+class model_in_stages {
 public:
-  //! @param more what the runner is made of next to its first plan
-  template <class... More>
-  sized_runner(Plans make,
-               pp::timetable_view table,
-               std::vector<std::int64_t> const& lengths,
-               More&&... more)
-      : make_(std::move(make)), now_{make_(table, lengths)},
-        runner_(now_.plans->made.first, std::forward<More>(more)...), early_(runner_),
+  using stage_type = typename Called::stage_type;
+  //! Whether the optimizer is part of the plan, and may leave steps out.
+  static constexpr bool clips = Called::totals_bytes > 0;
+  [[nodiscard]] static constexpr bool counts_steps() { return clips; }
+
+  //! @param lengths tokens of the sequence of each microbatch
+  //! @param call makes a Called: call(copies of the stage, number of the stage)
+  //! @param more what the runner is made of next to its plan and the stages
+  template <class Call, class... More>
+  model_in_stages(stages_by_way<stage_type> ways,
+                  pp::timetable_view table,
+                  std::vector<std::int64_t> const& lengths,
+                  plan_maker make,
+                  Call call,
+                  More&&... more)
+      : ways_(std::move(ways)), called_(to_call(table.over.extents, call)),
+        make_(std::move(make)), now_{make_(table, lengths)},
+        runner_(now_.plans->made.first, called_, std::forward<More>(more)...), early_(runner_),
         plans_(plans_kept) {
     if (make_.early)
       now_.numbers = early_.add(now_.plans->made);
     (void)plans_.get(size_of(table, lengths), [this](numbered const*) { return now_; });
   }
+  model_in_stages(model_in_stages const&) = delete;
+  model_in_stages& operator=(model_in_stages const&) = delete;
 
   //! The steps that follow are of this timetable, whose microbatches may have other numbers of
-  //! chunks and lengths than those before. Plans of sizes that come back are there already.
+  //! chunks and lengths than those before. Plans of sizes that come back are there already. Of
+  //! ranks collective.
+  //! @pre the same schedule, devices and microbatches as before; one copy of every stage
   void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
     now_ = plans_.get(size_of(table, lengths), [&](numbered const* instead) {
       numbered put{make_(table, lengths)};
@@ -216,107 +228,35 @@ public:
         put.numbers = early_.add(made, first);
       return put;
     });
+    auto const cut = cut_for(table, lengths);
+    for_each_stage([&](std::size_t, stage_type& each) { each.set_cut(cut); });
   }
-
-  void step() {
+  //! All passes of an iteration.
+  void run_plan() {
     if (make_.early)
       early_.step(now_.numbers);
     else
       runner_.step(now_.numbers.first);
   }
+  //! To be called before anyone looks at the weights. Of ranks collective.
   void finish() { early_.finish(); }
-
   //! What of each device lay in slots in the last step. Of ranks collective.
   [[nodiscard]] std::vector<device_row> slots() {
     auto const& [sizes, made] = *now_.plans;
-    auto const pools = sizes.pools();
-    return pools.empty() ? std::vector<device_row>()
-                         : pool_rows(made.first, runner_.trace(), sizes, pools);
+    return sizes.pools.empty() ? std::vector<device_row>()
+                               : pool_rows(made.first, trace(), sizes, sizes.pools);
   }
   //! The most bytes that each device has kept between passes in it. Of ranks collective.
-  [[nodiscard]] std::vector<std::size_t> peak_bytes() {
-    return peaks_of(runner_.trace(), now_.plans->of);
-  }
-
-  [[nodiscard]] Runner& runner() { return runner_; }
-  [[nodiscard]] Runner const& runner() const { return runner_; }
+  [[nodiscard]] std::vector<std::size_t> peak_bytes() { return peaks_of(trace(), now_.plans->of); }
+  [[nodiscard]] auto const& plans() const { return plans_; }
   //! Steps of the optimizer that were found wrong and made right; iterations that began again.
   [[nodiscard]] pp::post_validated_steps<Runner> const& early_steps() const { return early_; }
-  [[nodiscard]] auto const& plans() const { return plans_; }
-
-private:
-  static constexpr std::size_t plans_kept = 8; // sizes of iterations
-  //! What plans depend on: the chunks and the tokens of every microbatch.
-  using iteration_size = std::vector<std::int64_t>;
-  //! Plans, and their numbers in the runner.
-  struct numbered {
-    std::shared_ptr<typename Plans::plans const> plans;
-    pp::plan_number::post_validated numbers{};
-  };
-
-  static iteration_size size_of(pp::timetable_view table,
-                                std::vector<std::int64_t> const& lengths) {
-    iteration_size result = lengths;
-    for (int m = 0; m < table.over.extents.microbatches; ++m)
-      result.push_back(table.over.chunks_of(m));
-    return result;
-  }
-
-  Plans make_;
-  numbered now_; // of the step to come
-  Runner runner_;
-  pp::post_validated_steps<Runner> early_;
-  pp::plan_cache<iteration_size, numbered> plans_;
-};
-
-//! The stages of this process and the runner that drives them.
-//! @tparam Called a stage as the runner calls it: a `copies_of`, perhaps with its optimizer
-//! @tparam Plans a `plan_maker`
-template <class Called, class Runner, class Plans>
-class model_in_stages {
-public:
-  using stage_type = typename Called::stage_type;
-  //! Whether the optimizer is part of the plan, and may leave steps out.
-  static constexpr bool clips = Called::totals_bytes > 0;
-  [[nodiscard]] static constexpr bool counts_steps() { return clips; }
-
-  //! @param lengths tokens of the sequence of each microbatch
-  //! @param call makes a Called: call(copies of the stage, number of the stage)
-  //! @param more what the runner is made of next to its plan and the stages
-  template <class Call, class... More>
-  model_in_stages(stages_by_way<stage_type> ways,
-                  pp::timetable_view table,
-                  std::vector<std::int64_t> const& lengths,
-                  Plans make,
-                  Call call,
-                  More&&... more)
-      : ways_(std::move(ways)), called_(to_call(table.over.extents, call)),
-        plans_(std::move(make), table, lengths, called_, std::forward<More>(more)...) {}
-  model_in_stages(model_in_stages const&) = delete;
-  model_in_stages& operator=(model_in_stages const&) = delete;
-
-  //! The steps that follow are of this timetable: see `sized_runner`. Of ranks collective.
-  //! @pre the same schedule, devices and microbatches as before; one copy of every stage
-  void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
-    plans_.use(table, lengths);
-    auto const cut = cut_for(table, lengths);
-    for_each_stage([&](std::size_t, stage_type& each) { each.set_cut(cut); });
-  }
-  //! All passes of an iteration.
-  void run_plan() { plans_.step(); }
-  //! To be called before anyone looks at the weights. Of ranks collective.
-  void finish() { plans_.finish(); }
-  [[nodiscard]] std::vector<device_row> slots() { return plans_.slots(); }
-  [[nodiscard]] std::vector<std::size_t> peak_bytes() { return plans_.peak_bytes(); }
-  [[nodiscard]] auto const& plans() const { return plans_.plans(); }
-  //! Steps of the optimizer that were found wrong and made right; iterations that began again.
-  [[nodiscard]] auto const& early_steps() const { return plans_.early_steps(); }
-  [[nodiscard]] Runner& runner() { return plans_.runner(); }
-  [[nodiscard]] Runner const& runner() const { return plans_.runner(); }
-  [[nodiscard]] pp::dynamic_timetable trace() { return runner().trace(); }
+  [[nodiscard]] Runner& runner() { return runner_; }
+  [[nodiscard]] Runner const& runner() const { return runner_; }
+  [[nodiscard]] pp::dynamic_timetable trace() { return runner_.trace(); }
   //! Ends the run on all ranks.
   void fail(std::string const& why) requires(requires(Runner& of) { of.fail(why); }) {
-    runner().fail(why);
+    runner_.fail(why);
   }
 
   [[nodiscard]] std::vector<Called>& called() { return called_; }
@@ -368,6 +308,22 @@ public:
   }
 
 private:
+  static constexpr std::size_t plans_kept = 8; // sizes of iterations
+  //! What plans depend on: the chunks and the tokens of every microbatch.
+  using iteration_size = std::vector<std::int64_t>;
+  //! Plans, and their numbers in the runner.
+  struct numbered {
+    std::shared_ptr<plan_maker::plans const> plans;
+    pp::plan_number::post_validated numbers{};
+  };
+
+  static iteration_size size_of(pp::timetable_view table,
+                                std::vector<std::int64_t> const& lengths) {
+    iteration_size result = lengths;
+    for (int m = 0; m < table.over.extents.microbatches; ++m)
+      result.push_back(table.over.chunks_of(m));
+    return result;
+  }
   template <class Call>
   [[nodiscard]] std::vector<Called> to_call(pp::shape const& extents, Call& call) const {
     std::vector<Called> called;
@@ -384,7 +340,11 @@ private:
 
   stages_by_way<stage_type> ways_;
   std::vector<Called> called_;
-  sized_runner<Runner, Plans> plans_;
+  plan_maker make_;
+  numbered now_; // of the step to come
+  Runner runner_;
+  pp::post_validated_steps<Runner> early_;
+  pp::plan_cache<iteration_size, numbered> plans_;
 };
 
 } // namespace gpt

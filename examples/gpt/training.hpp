@@ -123,6 +123,14 @@ size_of_step(std::int64_t step, std::int64_t steps, std::size_t sizes) {
   optimizer.steps = o.steps;
   return optimizer;
 }
+//! @throws std::invalid_argument where a plan cannot validate steps that have been taken early
+inline void check_early_steps(options const& o, pp::timetable_view table) {
+  if (o.post_validation && (table.over.extents.routes() > 1 || has_shards_of_stages(o))) {
+    throw std::invalid_argument(
+      "--post-validation validates steps that are part of the plan, which "
+      "wants one copy of every stage and no shards; leave it out");
+  }
+}
 [[nodiscard]] inline clipping clipping_of(options const& o) {
   return {optimizer_of(o), o.clip, o.post_validation};
 }

@@ -258,7 +258,8 @@ struct block {
 
 //! @brief What a strong write to a place in memory publishes.
 struct publication {
-  std::map<u32, std::pair<u32, clock_pointer>> by_block; //!< serial -> (counter, knowledge)
+  //! serial -> (own actors, all that is known)
+  std::map<u32, std::pair<seen_actors, clock_pointer>> by_block;
 };
 
 struct run_state {

@@ -156,7 +156,8 @@ void strong_access(warp& w, int lane, u64 address, touch how, bool acquires, boo
     auto own = std::make_shared<vector_clock>(*t.released);
     own->seen[index_of(w, lane)] = t.released_at;
     auto& mine = place.by_block[b.serial];
-    mine = {t.released_at, joined(clock_pointer(std::move(own)), mine.second)};
+    mine.second = joined(clock_pointer(std::move(own)), mine.second);
+    mine.first = std::make_shared<std::vector<u32> const>(mine.second->seen);
   }
 }
 

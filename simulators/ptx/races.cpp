@@ -14,6 +14,18 @@ void combine(std::vector<u32>& into, std::vector<u32> const& other, Combine f) {
   }
 }
 
+//! What one of two blocks' counts has, actor by actor, whichever `f` takes. One of both where that
+//! is it: few are copied.
+template <class Combine>
+seen_actors combined(seen_actors const& a, seen_actors const& b, Combine f) {
+  if (a == b) {
+    return a;
+  }
+  auto out = *a;
+  combine(out, *b, f);
+  return out == *a ? a : out == *b ? b : std::make_shared<std::vector<u32> const>(std::move(out));
+}
+
 } // namespace
 
 clock_pointer joined(clock_pointer const& a, clock_pointer const& b) {
@@ -27,9 +39,9 @@ clock_pointer joined(clock_pointer const& a, clock_pointer const& b) {
   auto const larger = [](u32 x, u32 y) { return std::max(x, y); };
   combine(out->seen, b->seen, larger);
   combine(out->fenced, b->fenced, larger);
-  for (auto const& [block, clock] : b->elsewhere) {
+  for (auto const& [block, seen] : b->elsewhere) {
     auto& mine = out->elsewhere[block];
-    mine = std::max(mine, clock);
+    mine = mine == nullptr ? seen : combined(mine, seen, larger);
   }
   return out;
 }
@@ -43,8 +55,8 @@ clock_pointer common(clock_pointer const& a, clock_pointer const& b) {
   combine(out->seen, b->seen, smaller);
   combine(out->fenced, b->fenced, smaller);
   std::erase_if(out->elsewhere, [&](auto const& e) { return !b->elsewhere.contains(e.first); });
-  for (auto& [block, clock] : out->elsewhere) {
-    clock = std::min(clock, b->elsewhere.at(block));
+  for (auto& [block, seen] : out->elsewhere) {
+    seen = combined(seen, b->elsewhere.at(block), smaller);
   }
   return out;
 }
@@ -59,7 +71,7 @@ bool shadow::ordered(actor_id who, u32 clock, access const& a) {
     return a.known->seen[actor_index(who)] >= clock;
   }
   auto const found = a.known->elsewhere.find(actor_block(who));
-  return found != a.known->elsewhere.end() && found->second >= clock;
+  return found != a.known->elsewhere.end() && (*found->second)[actor_index(who)] >= clock;
 }
 
 bool shadow::readers_ordered(cell const& c, access const& a, actor_id& who) const {

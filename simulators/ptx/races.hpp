@@ -17,11 +17,14 @@
 
 namespace ptx {
 
+//! @brief Counts at which actors of a block were seen. Immutable, since many clocks hold it.
+using seen_actors = std::shared_ptr<std::vector<u32> const>;
+
 //! @brief What a thread knows of others. Immutable once shared.
 struct vector_clock {
-  std::vector<u32> seen;        //!< by actor of the own block
-  std::vector<u32> fenced;      //!< the same, as far as asynchronous copies may rely on it
-  std::map<u32, u32> elsewhere; //!< other blocks, by serial number
+  std::vector<u32> seen;                //!< by actor of the own block
+  std::vector<u32> fenced;              //!< the same, as far as asynchronous copies may rely on it
+  std::map<u32, seen_actors> elsewhere; //!< of other blocks, by serial number
 };
 using clock_pointer = std::shared_ptr<vector_clock const>;
 

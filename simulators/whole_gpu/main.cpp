@@ -85,8 +85,9 @@ speeds speeds_of(constants const& k, question const& q, work const& w) {
   auto const dim = std::to_string(q.of.dim);
   auto const who = std::string(q.is_peer() ? "peer." : "own.");
   auto const shape = q.is_peer() ? (q.of.mask == mask_kind::full ? ".full" : ".causal") : "";
+  auto const loop = (q.who == 2 ? "measured." : who) + "loop.";
   auto const cycles =
-    k.at(who + "loop." + (q.is_peer() ? direction : word_of(q.of.which)) + shape + "." + dim);
+    k.at(loop + (q.is_peer() ? direction : word_of(q.of.which)) + shape + "." + dim);
   auto const visit = cycles * 1000 / k.at(who + "share." + direction);
   auto const of = [&](char const* what) { return time(k.at(who + direction + "." + what)); };
   speeds s;

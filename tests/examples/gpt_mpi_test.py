@@ -209,6 +209,16 @@ def check_clipping():
             assert int(found[2]) >= (clipped if len(early) == 1 else 1), found[0]  # of two devices the second knows all rows at once
     # Two pipelines have other microbatches.
     assert ends[0][0] == ends[1][0] != ends[2][0], ends
+    # Copies of a stage add up their gradients before the norm is known, and so do replicas; attention has none.
+    copied = []
+    for where in (["chimera"], ["chimera", "--devices", "2"], ["dualpipe"], ["helix"], ["helix", "--devices", "2"]):
+        result = run(*SMALL, "--steps", "5", "--clip", "0.5", "--check", "--schedule", *where)
+        assert result.returncode == 0 and re.search(r" weights after 5 steps, held against one process: 0 values differ\n", result.stdout), result
+        copied.append(re.search(r"gradients clipped to a norm of 0.5 in [1-5] of 5 steps, left out in 0; weights ([0-9a-f]{16})\n", result.stdout)[1])
+    assert copied[0] == copied[2], copied
+    for schedule in ("helix", "dualpipe"):
+        refused("--post-validation validates steps that are part of the plan, which wants one copy of every stage and no shards; "
+                "leave it out", "--schedule", schedule, "--clip", "1", "--post-validation")
 
 
 def check_sizes():

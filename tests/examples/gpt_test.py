@@ -126,6 +126,8 @@ def check_clipped_copies(text):
         weights += re.findall(r"in (\d+) of 8 steps, left out in 0; weights ([0-9a-f]{16})\n", result.stdout)
     assert losses[0] and losses[0] == losses[1], losses
     assert weights[0][0] == "0" and int(weights[1][0]) > 0 and weights[1] == weights[2], weights
+    check_refusal(2, "--post-validation validates steps that are part of the plan, which wants one copy of every stage and no shards; "
+                  "leave it out", *SMALL, "--schedule", "chimera", "--clip", "1", "--post-validation")
 
 
 def check_sizes(text):

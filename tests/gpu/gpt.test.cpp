@@ -33,8 +33,8 @@
 #include <string>
 #include <tests/gpu/gpt.hpp>
 #include <tests/gpu/machine.hpp>
+#include <tests/support/exchange_on_one_device.hpp>
 #include <tests/support/gpt_vocabulary.hpp>
-#include <tools/support/exchange_on_one_device.hpp>
 #include <vector>
 
 namespace {
@@ -386,7 +386,7 @@ TEST_CASE("devices that take over attention of each other give the bits of one d
     gpt::exchange_schedule const exchange{{4, 4 / devices}, {}};
     auto const several = table(exchange, devices);
     auto const alone =
-      table(examples::exchange_on_one_device<gpt::exchange_schedule>{exchange}, devices);
+      table(support::exchange_on_one_device<gpt::exchange_schedule>{exchange}, devices);
     for (bool const bf16 : {false, true}) {
       if (machine::on_model() && bf16)
         continue;

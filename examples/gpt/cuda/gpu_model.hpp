@@ -33,9 +33,9 @@ using clipped_gpu_stage = clipped_stage<called_stage>;
 //! The stages of this process and the runner that drives them.
 //! @tparam Called a stage as the library calls it: `called_stage`, or with its optimizer.
 template <class Called, class Runner>
-class gpu_model : public model_in_stages<Called, Runner, plan_maker<gpu_slots>> {
+class gpu_model : public model_in_stages<Called, Runner> {
 public:
-  using model = model_in_stages<Called, Runner, plan_maker<gpu_slots>>;
+  using model = model_in_stages<Called, Runner>;
 
   //! @param cut how the timetable cuts the work of a step; others may follow with
   //! gpu_run::any_chunks
@@ -54,7 +54,7 @@ public:
           make_gpu_stages(size, table, cut, seed, how, only),
           table,
           cut.lengths(),
-          {{size, how, Called::totals_bytes}, how.clip != nullptr && how.clip->early},
+          {gpu_slots(size, how, Called::totals_bytes), how.clip != nullptr && how.clip->early},
           [](copies_of<gpu_stage> all, int) { return Called(called_stage{std::move(all)}); },
           std::forward<More>(more)...),
         tokens_(cut.tokens()), how_(how), row_count_(rows_behind(table, how)),

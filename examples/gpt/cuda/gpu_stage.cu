@@ -263,47 +263,36 @@ gpu_stages make_gpu_stages(model_size const& size,
 }
 
 namespace {
-//! Bytes of typed sizes. Those of the exchange depend on who reads, too.
-template <class Sizes>
-gpu_slot_sizes without_type(gpu_slots const& slots, Sizes sizes) {
-  gpu_slot_sizes all{slots.totals_bytes};
-  if constexpr (requires { sizes.gathered; })
-    all.gathered = sizes.pools();
-  all.bytes_for = [of = std::move(sizes)](pp::slot_class pool, pp::pass const& maker, int reader) {
-    if constexpr (requires { of.bytes(pool, maker, reader); })
-      return of.bytes(pool, maker, reader);
-    else
-      return of.bytes(pool, maker);
-  };
-  return all;
-}
-
 template <class Element>
-gpu_slot_sizes sizes_of(gpu_slots const& slots,
-                        pp::timetable_view table,
-                        std::vector<std::int64_t> const& lengths) {
+plan_sizes sizes_of(model_size const& size,
+                    gpu_run const& how,
+                    std::int64_t totals_bytes,
+                    pp::timetable_view table,
+                    std::vector<std::int64_t> const& lengths) {
   using machine = on_gpu::machine<Element>;
-  auto const& [size, how, totals_bytes] = slots;
   if (how.barriers)
-    return without_type(slots,
-                        sharded_slot_sizes<machine>{size, cut_around(size, table, *how.barriers)});
+    return plan_sizes(
+      sharded_slot_sizes<machine>{size, cut_around(size, table, *how.barriers)}, {}, totals_bytes);
   if (how.exchange)
-    return without_type(slots,
-                        exchanged_slot_sizes<machine>(size, *how.exchange, table.over.extents));
-  stage_slot_sizes<machine> sizes(size, cut_for(table, lengths), table);
-  sizes.own = size_of_shard(size, how.shard);
+    return plan_sizes(
+      exchanged_slot_sizes<machine>(size, *how.exchange, table.over.extents), {}, totals_bytes);
+  stage_slot_sizes<machine> sizes{size,
+                                  cut_for(table, lengths),
+                                  cut_model(size, table.over.extents),
+                                  size_of_shard(size, how.shard)};
   auto const group = how.weights.of > 1 ? how.weights.of : weight_shard_count;
   auto const pieces = how.home == weights_home::host ? 1 : group;
   sizes.gathered = gathered_by_stage(size, table, [&](layer_range const& held) {
-    return on_gpu::bytes_of_gathered<Element>(slots.size, held, pieces);
+    return on_gpu::bytes_of_gathered<Element>(size, held, pieces);
   });
-  return without_type(slots, std::move(sizes));
+  return plan_sizes(sizes, sizes.shown(), totals_bytes);
 }
 } // namespace
-gpu_slot_sizes gpu_slots::operator()(pp::timetable_view table,
-                                     std::vector<std::int64_t> const& lengths) const {
-  return how.numbers == operands::bf16 ? sizes_of<__nv_bfloat16>(*this, table, lengths)
-                                       : sizes_of<float>(*this, table, lengths);
+sizes_of_plan gpu_slots(model_size const& size, gpu_run const& how, std::int64_t totals_bytes) {
+  auto const sizes = how.numbers == operands::bf16 ? sizes_of<__nv_bfloat16> : sizes_of<float>;
+  return [=](pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    return sizes(size, how, totals_bytes, table, lengths);
+  };
 }
 
 gpu_stage::gpu_stage(std::unique_ptr<either> of, gpu_run const& how)

@@ -166,31 +166,9 @@ void add_copies(gpu_stage& one, gpu_stage& other, cudaStream_t stream);
                                          gpu_run const& how,
                                          std::optional<int> only = {});
 
-//! Bytes of the slots that the plan of such stages needs; see buffer_sizes of the library.
-struct gpu_slot_sizes {
-  std::int64_t totals_bytes = 0;          //!< of a stage's row
-  std::span<named_pool const> gathered{}; //!< where weights are
-  std::function<std::int64_t(pp::slot_class, pp::pass const&, int)> bytes_for{};
-
-  //! What reports tell of.
-  [[nodiscard]] std::span<named_pool const> pools() const { return gathered; }
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    return bytes_for(of, maker, maker.stage);
-  }
-  //! @param reader the stage that reads it
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker, int reader) const {
-    return bytes_for(of, maker, reader);
-  }
-};
-
-struct gpu_slots {
-  model_size size;
-  gpu_run how;
-  std::int64_t totals_bytes = 0; //!< of a stage's row
-
-  //! @param lengths tokens of the sequence of each microbatch
-  [[nodiscard]] gpu_slot_sizes operator()(pp::timetable_view table,
-                                          std::vector<std::int64_t> const& lengths) const;
-};
+//! What the slots of such stages take.
+//! @param totals_bytes of a stage's row
+[[nodiscard]] sizes_of_plan
+gpu_slots(model_size const& size, gpu_run const& how, std::int64_t totals_bytes = 0);
 
 } // namespace gpt

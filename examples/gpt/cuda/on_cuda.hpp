@@ -227,15 +227,10 @@ int report_run(gpu_options const& chosen,
 
 //! Whether clipping is part of the plan, which has totals where every stage has one copy and no
 //! shards. Elsewhere it follows the sums over copies and shards.
-//! @throws std::invalid_argument where steps are to be validated without
+//! @throws std::invalid_argument as check_early_steps does
 [[nodiscard]] inline bool clips_in_plan(options const& o, pp::timetable_view table) {
-  bool const can = table.over.extents.routes() == 1 && !has_shards_of_stages(o);
-  if (o.post_validation && !can) {
-    throw std::invalid_argument(
-      "--post-validation validates steps that are part of the plan, which "
-      "wants one copy of every stage and no shards; leave it out");
-  }
-  return o.clip != 0 && can;
+  check_early_steps(o, table);
+  return o.clip != 0 && table.over.extents.routes() == 1 && !has_shards_of_stages(o);
 }
 
 struct first_step {

@@ -89,6 +89,7 @@ training train(options const& o, text_to_learn const& text, std::vector<sized_ta
 //! Trains a model whose stages are whole layers, and compares schedules.
 int run_whole_layers(options o, text_to_learn const& text) {
   auto const table = timetable_of(o, name_of(o));
+  check_early_steps(o, table);
   o.lengths = lengths_of(o.size, table);
   for (auto const name : checked_schedules)
     (void)timetable_of(o, std::string(name)); // what cannot be cut is refused now, not later

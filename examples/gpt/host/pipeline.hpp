@@ -72,11 +72,9 @@ struct with_device_work {
 
 //! A model in stages on the threads of this process, one per device of the timetable.
 //! @tparam Called a stage as the library calls it: a `copies_of`, perhaps with its optimizer
-//! @tparam Plans a `plan_maker`
-template <class Called, class Plans = plan_maker<host_slots>>
-class model_on_threads
-    : with_device_work,
-      public model_in_stages<Called, pp::thread_runner<std::vector<Called>>, Plans> {
+template <class Called>
+class model_on_threads : with_device_work,
+                         public model_in_stages<Called, pp::thread_runner<std::vector<Called>>> {
 public:
   using stage_type = typename Called::stage_type;
 
@@ -85,11 +83,11 @@ public:
   template <class MakeStages>
   model_on_threads(pp::timetable_view table,
                    std::vector<std::int64_t> const& lengths,
-                   Plans plans,
+                   plan_maker plans,
                    MakeStages make_stages)
       : with_device_work{std::vector<host::device_work<float>>(
           static_cast<std::size_t>(table.over.extents.devices))},
-        model_in_stages<Called, pp::thread_runner<std::vector<Called>>, Plans>(
+        model_in_stages<Called, pp::thread_runner<std::vector<Called>>>(
           make_stages(this->work),
           table,
           lengths,
@@ -142,7 +140,7 @@ struct basic_pipelined_model : model_on_threads<Called> {
                         std::uint64_t seed,
                         bool early = false)
       : model_on_threads<Called>(
-          table, lengths, {{size, Called::totals_bytes}, early}, [&](auto& shared) {
+          table, lengths, {host_slots(size, Called::totals_bytes), early}, [&](auto& shared) {
             return make_host_stages(size, table, lengths, seed, shared);
           }) {}
 };

@@ -23,6 +23,7 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -196,7 +197,8 @@ trained train_stages_alone(rank_run const& run,
   std::int64_t taken = 0;
   auto const update = [&](std::int64_t step) {
     if (o.clip != 0)
-      taken = take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken);
+      taken =
+        take_clipped_step(device.stages(), {how.optimizer, o.clip, false}, taken, device.copies());
     else
       device.update(how.optimizer, step);
   };
@@ -226,23 +228,28 @@ void report_memory(rank_run const& run, Model& model, pp::timetable_view table, 
     report_kept(run.o, table, peaks);
 }
 
-//! Whole stages that stay on their ranks.
-//! @tparam Model `rank_model`, or with its optimizer
-template <class Model>
+//! Whole stages that stay on their ranks: of layers, or of layers cut at their attention.
+//! @tparam Place a `place_of_stage`, or with its optimizer
+template <class Place>
 exit_status train_stages(rank_run& run) {
   options& o = run.o;
   auto const table = timetable_of(o, name_of(o));
+  check_early_steps(o, table);
   o.lengths = lengths_of(o.size, table);
   auto const sizes = tables_of_sizes(o, table);
-  left_to_mpi<Model> here(run, table);
-  Model& model = *here;
+  plan_maker plans{host_slots(o.size, Place::totals_bytes, false), o.post_validation};
+  left_to_mpi<model_on_rank<Place>> here(run, table, std::move(plans), [&](auto& shared) {
+    return make_host_stages(o.size, table, o.lengths, seed_of(o), shared, run.place.device);
+  });
+  auto& model = *here;
   auto const how = clipping_of(o);
   model.set_clipping(how);
   auto const report = [&](std::vector<float> const& weights) {
     report_memory(run, model, table, sizes.size());
-    if constexpr (Model::clips) {
+    if constexpr (Place::totals_bytes > 0) {
       auto found = model.clipping_done();
-      found.weights = hash_of(weights);
+      bool const halves = table.over.extents.where == pp::placement::bidirectional;
+      found.weights = hash_of(std::span(weights).first(weights.size() / (halves ? 2 : 1)));
       if (run.rank == 0)
         report_clipping(o, found, static_cast<std::size_t>(o.steps));
     }
@@ -276,8 +283,8 @@ exit_status train_travelling(rank_run& run) {
     run, model, report, [&] { return train_device(run, travelling_system::one_device(o, table)); });
 }
 
-template <class Stage, class Slots>
-using rank_of = model_on_rank<place_of_stage<Stage>, plan_maker<Slots>>;
+template <class Stage>
+using rank_of = model_on_rank<place_of_stage<Stage>>;
 
 //! Stages in shards, each a rank.
 exit_status train_tensor(rank_run& run) {
@@ -288,11 +295,10 @@ exit_status train_tensor(rank_run& run) {
   using device = shard_device<shard_sums>;
   left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
   device& here = *kept;
-  shard_slots const slots{o.size, which};
-  left_to_mpi<rank_of<tensor_stage<shard_sums>, shard_slots>> stages(
-    run, table, plan_maker<shard_slots>{slots}, [&](auto&) {
+  left_to_mpi<rank_of<tensor_stage<shard_sums>>> stages(
+    run, table, plan_maker{shard_slots(o.size, which)}, [&](auto&) {
       return make_shards<shard_sums>(
-        slots, table, seed_of(o), std::span(&here, 1), run.place.device);
+        o.size, which, table, seed_of(o), std::span(&here, 1), run.place.device);
     });
   auto& model = *stages;
   auto const report = [&](auto const&) {
@@ -318,10 +324,10 @@ exit_status train_vocabulary(rank_run& run) {
   options& o = run.o;
   auto const table = vocabulary_system::plan(o);
   o.lengths = whole_lengths(o.size, table);
-  piece_slots const slots{o.size, barriers_of(o)};
-  left_to_mpi<rank_of<sharded_piece, piece_slots>> pieces(
-    run, table, plan_maker<piece_slots>{slots}, [&](auto& shared) {
-      return make_pieces(slots, table, seed_of(o), shared, run.place.device);
+  int const barriers = barriers_of(o);
+  left_to_mpi<rank_of<sharded_piece>> pieces(
+    run, table, plan_maker{piece_slots(o.size, barriers)}, [&](auto& shared) {
+      return make_pieces(o.size, barriers, table, seed_of(o), shared, run.place.device);
     });
   auto const report = [&](auto const&) {
     auto const rows = (*pieces).slots();
@@ -348,7 +354,8 @@ exit_status train_chosen(rank_options const& chosen, int rank, pp::store& everyo
     return train_vocabulary(run);
   if (registry::find_schedule(run.o.schedule).traits.weights_travel)
     return train_travelling(run);
-  return run.o.clip == 0 ? train_stages<rank_model>(run) : train_stages<clipped_rank_model>(run);
+  using place = place_of_stage<pipeline_stage>;
+  return run.o.clip == 0 ? train_stages<place>(run) : train_stages<clipped_stage<place>>(run);
 }
 
 //! True where a stage has thrown, and all processes live: MPI is as good as before. Where one has

@@ -28,6 +28,7 @@ struct place_of_stage : copies_of<Stage> {
   replica_mean mean;
   MPI_Comm pipeline = MPI_COMM_NULL;
   int other = -1; //!< the rank that has the other copy; -1: there is none
+  patient_wait wait_for_copy{};
   copy_sum with_copy{};
   bool fails = false;
 
@@ -47,11 +48,17 @@ struct place_of_stage : copies_of<Stage> {
   }
 
   //! What follows when all stages of the rank are ready, in the order of the stages.
-  void add_copy(patient_wait const& wait) {
+  void add_copy() {
     if (other >= 0) {
-      with_copy.finish(*this->here(), wait);
+      with_copy.finish(*this->here(), wait_for_copy);
       mean.start(*this->here());
     }
+  }
+  // The same where it is part of the plan, before the totals.
+  void copied_gradient(pp::context const&, pp::output) {} //!< it is on its way
+  void add_copies(pp::context const& where, pp::totals const&) {
+    add_copy();
+    join_replicas(where);
   }
 
   //! Waits for the mean over the replicas, where other stages cannot do anything meanwhile.
@@ -63,18 +70,17 @@ struct place_of_stage : copies_of<Stage> {
 
 //! This rank's share of the model: parameters, activations and optimizer of its own stages only.
 //! @tparam Place a stage as the library calls it: a `place_of_stage`, or with its optimizer
-//! @tparam Plans a `plan_maker`
-template <class Place, class Plans = plan_maker<host_slots>>
+template <class Place>
 class model_on_rank : with_device_work,
-                      public model_in_stages<Place, pp::mpi_runner<std::vector<Place>>, Plans> {
+                      public model_in_stages<Place, pp::mpi_runner<std::vector<Place>>> {
 public:
-  using model = model_in_stages<Place, pp::mpi_runner<std::vector<Place>>, Plans>;
+  using model = model_in_stages<Place, pp::mpi_runner<std::vector<Place>>>;
   using stage_type = typename Place::stage_type;
 
   //! @param run with the lengths of sequences; must outlive this
   //! @param make_stages gives those of this rank by way, of what they share
   template <class MakeStages>
-  model_on_rank(rank_run& run, pp::timetable_view table, Plans plans, MakeStages make_stages)
+  model_on_rank(rank_run& run, pp::timetable_view table, plan_maker plans, MakeStages make_stages)
       : with_device_work{std::vector<host::device_work<float>>(1)},
         model(
           make_stages(this->work),
@@ -87,7 +93,6 @@ public:
           run.line(),
           run.groups.pipeline,
           run.runner_options()),
-        wait_for_copies_{&run.line(), run.chosen.deadline, "the other copies"},
         pipeline_(run.groups.pipeline), homes_(homes_of(table)),
         reports_loss_(run.place.device == homes_[this->stage_count() - 1]) {}
 
@@ -99,7 +104,7 @@ public:
     this->run_plan();
     if constexpr (!model::clips) { // else the optimizer has stepped, with means
       outside_of(this->runner(), [&] {
-        this->for_each_called([&](Place& each) { each.add_copy(wait_for_copies_); });
+        this->for_each_called([](Place& each) { each.add_copy(); });
         this->for_each_called([](Place& each) { each.mean.share(); });
         this->for_each_called([](Place& each) { each.mean.finish(*each.here()); });
       });
@@ -130,38 +135,22 @@ public:
 
 private:
   static Place
-  make_place(rank_run const& run, pp::timetable_view table, copies_of<stage_type> all, int stage) {
+  make_place(rank_run& run, pp::timetable_view table, copies_of<stage_type> all, int stage) {
     auto const& extents = table.over.extents;
     place_of_stage<stage_type> place{{std::move(all)}, replica_mean(run.replicas())};
     if (extents.where == pp::placement::bidirectional) {
       bool const first = place.of.front() != nullptr;
       place.pipeline = run.groups.pipeline;
+      place.wait_for_copy = {&run.line(), run.chosen.deadline, "the other copies"};
       place.other = pp::device_of(table, stage, first_of_way(extents, first ? 1 : 0));
       place.of.assign(2, place.here());
     }
     return Place(std::move(place));
   }
 
-  patient_wait wait_for_copies_;
   MPI_Comm pipeline_;
   std::vector<int> homes_;
   bool reports_loss_;
 };
-
-//! The same of whole layers, or of layers cut at their attention.
-template <class Place>
-struct basic_rank_model : model_on_rank<Place> {
-  basic_rank_model(rank_run& run, pp::timetable_view table)
-      : model_on_rank<Place>(
-          run,
-          table,
-          {{run.o.size, Place::totals_bytes}, run.o.post_validation},
-          [&](auto& shared) {
-            return make_host_stages(
-              run.o.size, table, run.o.lengths, seed_of(run.o), shared, run.place.device);
-          }) {}
-};
-using rank_model = basic_rank_model<place_of_stage<pipeline_stage>>;
-using clipped_rank_model = basic_rank_model<clipped_stage<place_of_stage<pipeline_stage>>>;
 
 } // namespace gpt

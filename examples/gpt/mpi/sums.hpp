@@ -119,6 +119,8 @@ public:
       return;
     numbers_.clear();
     append(numbers_, of, &parameter<float>::gradient);
+    if (numbers_.empty())
+      return;
     auto const ranks = static_cast<std::size_t>(ranks_);
     slice_ = (numbers_.size() + ranks - 1) / ranks;
     numbers_.resize(ranks * slice_); // with zeros after them, slices are of one length
@@ -136,7 +138,7 @@ public:
   //! The middle: adds up the slice of this rank, and begins to send it to the others. In the same
   //! order on all ranks, after all starts.
   void share() {
-    if (!has_replicas())
+    if (numbers_.empty())
       return;
     with_.wait(request_);
     float* const sum = numbers_.data() + static_cast<std::size_t>(own_) * slice_;
@@ -156,13 +158,14 @@ public:
                          with_.communicator,
                          &request_));
   }
-  //! The end: the mean lies where the optimizer looks for gradients.
+  //! The end: the mean lies where the optimizer looks for gradients. Once per start.
   template <class Stage>
   void finish(Stage& of) {
-    if (!has_replicas())
+    if (numbers_.empty())
       return;
     with_.wait(request_);
     copy_in(of, &parameter<float>::gradient, numbers_.data());
+    numbers_.clear();
   }
   //! All of it at once, for those that do not begin their sums as soon as they can.
   template <class Stage>
@@ -181,7 +184,7 @@ private:
   int own_ = 0;
   int ranks_ = 1;
   std::size_t slice_ = 0;      // numbers of each rank's slice
-  std::vector<float> numbers_; // gradients, one parameter after the other
+  std::vector<float> numbers_; // gradients, one parameter after the other; none: no mean is begun
   std::vector<float> slices_;  // [ranks, slice] this rank's slice as each rank has it
 };
 

@@ -44,44 +44,43 @@ struct exchanged_piece
   }
 };
 
-//! What the slots of such stages take.
-struct exchange_slots {
-  model_size size;
-  exchange_schedule schedule;
+using exchange_sizes = exchanged_slot_sizes<host_machine<float>>;
 
-  [[nodiscard]] exchanged_slot_sizes<host_machine<float>>
-  operator()(pp::timetable_view table, std::vector<std::int64_t> const&) const {
-    return {size, schedule, table.over.extents};
-  }
-};
+//! What the slots of such stages take.
+[[nodiscard]] inline sizes_of_plan exchange_slots(model_size const& size,
+                                                  exchange_schedule const& schedule) {
+  return [=](pp::timetable_view table, auto const&) {
+    static constexpr named_pool shown[] = {{"activations", pp::slot_class::activation}};
+    return plan_sizes(exchange_sizes(size, schedule, table.over.extents), shown);
+  };
+}
 
 //! A GPT of as many layers as the schedule has stages, on the threads of this process.
-//! @tparam Policy of the plan
-template <class Policy = pp::communicators::one>
-struct exchanged_pipeline
-    : model_on_threads<copies_of<exchanged_piece>, plan_maker<exchange_slots, Policy>> {
+struct exchanged_pipeline : model_on_threads<copies_of<exchanged_piece>> {
   //! @param table of this schedule, or of all its stages on one device
   exchanged_pipeline(model_size const& size,
                      exchange_schedule const& schedule,
                      pp::timetable_view table,
-                     std::uint64_t seed)
-      : exchanged_pipeline::model_on_threads(
-          table, whole_lengths(size, table), {{size, schedule}}, [&](auto& shared) {
-            exchanged_slot_sizes<host_machine<float>> const sizes(
-              size, schedule, table.over.extents);
-            std::vector<std::shared_ptr<exchanged_piece::layer>> layers(
-              static_cast<std::size_t>(size.layers));
-            return make_by_way<exchanged_piece>(
-              table, {}, [&](std::size_t, int number, int device) {
-                auto& own = shared[static_cast<std::size_t>(device)];
-                auto const layer = sizes.stage(number).layer;
-                auto& of = layers[static_cast<std::size_t>(layer)];
-                if (!of)
-                  of = std::make_shared<exchanged_piece::layer>(
-                    seed, sizes.start(sizes.held(layer), own));
-                return std::make_unique<exchanged_piece>(sizes, number, of, own);
-              });
-          }) {}
+                     std::uint64_t seed,
+                     decltype(plan_maker::lower) lower = lower_by<pp::communicators::one>)
+      : model_on_threads(table,
+                         whole_lengths(size, table),
+                         {exchange_slots(size, schedule), false, lower},
+                         [&](auto& shared) {
+                           exchange_sizes const slots(size, schedule, table.over.extents);
+                           std::vector<std::shared_ptr<exchanged_piece::layer>> layers(
+                             static_cast<std::size_t>(size.layers));
+                           return make_by_way<exchanged_piece>(
+                             table, {}, [&](std::size_t, int number, int device) {
+                               auto& own = shared[static_cast<std::size_t>(device)];
+                               auto const layer = slots.stage(number).layer;
+                               auto& of = layers[static_cast<std::size_t>(layer)];
+                               if (!of)
+                                 of = std::make_shared<exchanged_piece::layer>(
+                                   seed, slots.start(slots.held(layer), own));
+                               return std::make_unique<exchanged_piece>(slots, number, of, own);
+                             });
+                         }) {}
 };
 
 //! SlimPipe's exchange of attention; see system.hpp.
@@ -117,10 +116,10 @@ struct exchange_system {
     }
     return table;
   }
-  static exchanged_pipeline<> pipeline(options const& o, pp::timetable_view table) {
+  static exchanged_pipeline pipeline(options const& o, pp::timetable_view table) {
     return {o.size, schedule(o), table, seed_of(o)};
   }
-  static exchanged_pipeline<> one_device(options const& o, pp::timetable_view table) {
+  static exchanged_pipeline one_device(options const& o, pp::timetable_view table) {
     return pipeline(o, on_one_device(table));
   }
 };

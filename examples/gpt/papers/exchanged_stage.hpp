@@ -135,11 +135,6 @@ struct exchanged_slot_sizes : exchange_cut {
                                                 : bytes(of, maker);
   }
 
-  //! What reports tell of.
-  [[nodiscard]] static std::span<named_pool const> pools() {
-    static constexpr named_pool all[] = {{"activations", pp::slot_class::activation}};
-    return all;
-  }
   //! Of a layer on the device that has its weights.
   [[nodiscard]] stage_start<Machine> start(layer_range const& held,
                                            typename Machine::work& work) const {

@@ -102,13 +102,13 @@ public:
       auto& own = *devices_.emplace_back(std::make_unique<shard_devices>(devices));
       for (std::size_t device = 0; device < devices; ++device)
         own[device].sums = {groups_[device].get(), static_cast<std::size_t>(number)};
-      shard_slots const slots{size, {number, shards}};
-      pipelines_.push_back(
-        std::make_unique<pipeline_of_shard>(make_shards<group_member>(slots, table, seed, own),
-                                            table,
-                                            whole_lengths(size, table),
-                                            plan_maker<shard_slots>{slots},
-                                            [](copies_of<stage> all, int) { return all; }));
+      shard_of_stage const which{number, shards};
+      pipelines_.push_back(std::make_unique<pipeline_of_shard>(
+        make_shards<group_member>(size, which, table, seed, own),
+        table,
+        whole_lengths(size, table),
+        plan_maker{shard_slots(size, which)},
+        [](copies_of<stage> all, int) { return all; }));
     }
   }
 
@@ -159,8 +159,7 @@ public:
 private:
   using stage = tensor_stage<group_member>;
   using called = std::vector<copies_of<stage>>;
-  using pipeline_of_shard =
-    model_in_stages<copies_of<stage>, pp::thread_runner<called>, plan_maker<shard_slots>>;
+  using pipeline_of_shard = model_in_stages<copies_of<stage>, pp::thread_runner<called>>;
   using shard_devices = std::vector<shard_device<group_member>>;
 
   std::vector<std::unique_ptr<all_reduce_group>> groups_; // by device

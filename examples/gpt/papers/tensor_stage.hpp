@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "../host/host_stage.hpp"
@@ -283,52 +284,37 @@ private:
   std::vector<std::byte> room_; // of a fused backward pass
 };
 
-//! Bytes of slots: messages, which are whole on every shard, and what a shard keeps.
-struct shard_sizes {
-  model_size size;
-  std::vector<layer_range> stages;
-  shard_of_stage which;
-
-  //! What reports tell of.
-  [[nodiscard]] static std::span<named_pool const> pools() {
-    static constexpr named_pool all[] = {{"activations", pp::slot_class::activation},
-                                         {"for weights", pp::slot_class::weight_input}};
-    return all;
-  }
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    step_cut const whole(1, cut_sequence(size.sequence, 1));
-    return stage_bytes<host_machine<float>>(
-      size, size_of_shard(size, which), stages[maker.stage], whole, of, {});
-  }
-};
-
-//! What the slots of such stages take.
-struct shard_slots {
-  model_size size;
-  shard_of_stage which;
-
-  [[nodiscard]] shard_sizes operator()(pp::timetable_view table,
-                                       std::vector<std::int64_t> const&) const {
-    return {size, cut_layers(size.layers, table.over.extents.stages()), which};
-  }
-};
+//! What the slots of such stages take: messages are whole on every shard.
+[[nodiscard]] inline sizes_of_plan shard_slots(model_size const& size, shard_of_stage which) {
+  return [=](pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    static constexpr named_pool shown[] = {{"activations", pp::slot_class::activation},
+                                           {"for weights", pp::slot_class::weight_input}};
+    stage_slot_sizes<host_machine<float>> sizes{
+      size,
+      cut_for(table, lengths),
+      cut_layers(size.layers, table.over.extents.stages()),
+      size_of_shard(size, which)};
+    return plan_sizes(std::move(sizes), shown);
+  };
+}
 
 //! A shard of every stage, or of those of a device.
 //! @param devices all, or the only one
 template <class Sums>
-[[nodiscard]] stages_by_way<tensor_stage<Sums>> make_shards(shard_slots const& slots,
+[[nodiscard]] stages_by_way<tensor_stage<Sums>> make_shards(model_size const& size,
+                                                            shard_of_stage which,
                                                             pp::timetable_view table,
                                                             std::uint64_t seed,
                                                             std::span<shard_device<Sums>> devices,
                                                             std::optional<int> only = {}) {
-  auto const held = cut_layers(slots.size.layers, table.over.extents.stages());
+  auto const held = cut_layers(size.layers, table.over.extents.stages());
   return make_by_way<tensor_stage<Sums>>(table, only, [&](std::size_t, int number, int device) {
     return std::make_unique<tensor_stage<Sums>>(
-      slots.size,
+      size,
       held[static_cast<std::size_t>(number)],
       table.over.extents.microbatches,
       seed,
-      slots.which,
+      which,
       devices[only ? 0 : static_cast<std::size_t>(device)]);
   });
 }

@@ -85,38 +85,41 @@ public:
 using piece_sizes = sharded_slot_sizes<host_machine<float>>;
 
 //! What the slots of such pieces take.
-struct piece_slots {
-  model_size size;
-  int barriers;
-
-  [[nodiscard]] piece_sizes operator()(pp::timetable_view table,
-                                       std::vector<std::int64_t> const&) const {
-    return {size, cut_around(size, table, barriers)};
-  }
-};
+[[nodiscard]] inline sizes_of_plan piece_slots(model_size const& size, int barriers) {
+  return [=](pp::timetable_view table, auto const&) {
+    static constexpr named_pool shown[] = {{"activations", pp::slot_class::activation},
+                                           {"logits", pp::slot_class::logits}};
+    return plan_sizes(piece_sizes{size, cut_around(size, table, barriers)}, shown);
+  };
+}
 
 //! All pieces, or those of a device.
 //! @param work by device, or that of the only one
 [[nodiscard]] inline stages_by_way<sharded_piece>
-make_pieces(piece_slots const& slots,
+make_pieces(model_size const& size,
+            int barriers,
             pp::timetable_view table,
             std::uint64_t seed,
             std::vector<host::device_work<float>>& work,
             std::optional<int> only = {}) {
-  auto const cut = cut_around(slots.size, table, slots.barriers);
+  auto const cut = cut_around(size, table, barriers);
   return make_by_way<sharded_piece>(table, only, [&](std::size_t, int number, int device) {
     auto& space = work[only ? 0 : static_cast<std::size_t>(device)];
-    return std::make_unique<sharded_piece>(slots.size, number, cut, seed, space);
+    return std::make_unique<sharded_piece>(size, number, cut, seed, space);
   });
 }
 
 //! Such a model on the threads of this process.
-struct sharded_pipeline : model_on_threads<copies_of<sharded_piece>, plan_maker<piece_slots>> {
+struct sharded_pipeline : model_on_threads<copies_of<sharded_piece>> {
   //! @param table of a with_vocabulary schedule
-  sharded_pipeline(piece_slots const& slots, pp::timetable_view table, std::uint64_t seed)
-      : model_on_threads(table, whole_lengths(slots.size, table), {slots}, [&](auto& shared) {
-          return make_pieces(slots, table, seed, shared);
-        }) {}
+  sharded_pipeline(model_size const& size,
+                   int barriers,
+                   pp::timetable_view table,
+                   std::uint64_t seed)
+      : model_on_threads(
+          table, whole_lengths(size, table), {piece_slots(size, barriers)}, [&](auto& shared) {
+            return make_pieces(size, barriers, table, seed, shared);
+          }) {}
 };
 
 //! Of the chosen adapter, as with_vocabulary has them.
@@ -146,7 +149,7 @@ struct vocabulary_system {
     return table;
   }
   static sharded_pipeline pipeline(options const& o, pp::timetable_view table) {
-    return {{o.size, barriers_of(o)}, table, seed_of(o)};
+    return {o.size, barriers_of(o), table, seed_of(o)};
   }
   static sharded_pipeline one_device(options const& o, pp::timetable_view table) {
     return pipeline(o, on_one_device(table));

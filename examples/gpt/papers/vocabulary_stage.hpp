@@ -214,12 +214,6 @@ struct sharded_slot_sizes {
   model_size size;
   sharded_cut cut;
 
-  //! What reports tell of.
-  [[nodiscard]] static std::span<named_pool const> pools() {
-    static constexpr named_pool all[] = {{"activations", pp::slot_class::activation},
-                                         {"logits", pp::slot_class::logits}};
-    return all;
-  }
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
     piece_of_model const piece(size, cut, maker.stage);
     unit const which{maker.microbatch, maker.chunk};

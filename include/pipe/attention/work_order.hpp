@@ -137,7 +137,7 @@ constexpr void cut_steps(query_sums& sums, parameters const& p, std::int64_t ste
 //! Shares a chunk of few heads, many to a key head: large pieces, and then one for each head of a
 //! tile, so that blocks start and end seldom, and all at one time. In a free order large ones are
 //! of half a group, and of 44 % of the steps of a multiprocessor; in a kept one of two heads, in
-//! whole rounds, since blocks that start at one time wait least.
+//! all whole rounds that there are, since blocks that start at one time wait least.
 constexpr void share_few_heads(query_sums& sums,
                                parameters const& p,
                                query_order order,
@@ -151,7 +151,7 @@ constexpr void share_few_heads(query_sums& sums,
   } else {
     sums.parts = parts_of_group(p, [&](auto parts) { return 2 * parts >= p.group(); });
     auto const of_tile = p.batch * p.key_heads * sums.parts;
-    auto const rounds = tiles * 2 / 3 * of_tile / multiprocessors;
+    auto const rounds = tiles * of_tile / multiprocessors;
     sums.cut_tiles = static_cast<std::int32_t>(rounds * multiprocessors / of_tile);
   }
 }

@@ -58,13 +58,6 @@ bytes_of_tensor(std::string_view dtype, std::vector<std::int64_t> const& shape) 
   return count;
 }
 
-[[nodiscard]] inline std::string list_of(std::vector<std::int64_t> const& numbers) {
-  std::string text = "[";
-  for (std::int64_t const number : numbers)
-    text.append(text.size() == 1 ? "" : ",").append(std::to_string(number));
-  return text + ']';
-}
-
 //! One tensor of the header; its members come in any order.
 [[nodiscard]] inline safetensor read_safetensor(json_cursor<std::runtime_error>& at,
                                                 std::string const& name) {

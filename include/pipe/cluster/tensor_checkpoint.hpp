@@ -92,14 +92,8 @@ inline void check_tensor(state_tensor const& tensor) {
   auto const refuse = [&](std::string const& what) {
     throw std::invalid_argument("checkpoint: tensor " + json_text(tensor.name) + ' ' + what);
   };
-  tensor_box const box = box_of(tensor);
-  auto const& whole = whole_of(tensor);
-  if (box.first.size() != whole.size() || box.shape.size() != whole.size())
-    refuse("has not as many axes as the whole of it");
-  for (std::size_t axis = 0; axis < whole.size(); ++axis)
-    if (box.first[axis] < 0 || box.shape[axis] < 0 ||
-        box.shape[axis] > whole[axis] - box.first[axis])
-      refuse("goes beyond the whole of it on axis " + std::to_string(axis));
+  if (auto const wrong = wrong_with(box_of(tensor), whole_of(tensor)); !wrong.empty())
+    refuse(wrong);
   if (bytes_of_tensor(tensor.dtype, tensor.shape) != static_cast<std::int64_t>(tensor.bytes.size()))
     refuse("has " + std::to_string(tensor.bytes.size()) + " bytes here, but not its shape " +
            list_of(tensor.shape) + " of " + tensor.dtype);
@@ -277,13 +271,8 @@ inline void read_box(saved_tensor& tensor, std::map<std::string, std::string> co
   at.list([&] { tensor.whole.push_back(at.number()); });
   at.list([&] { tensor.box.first.push_back(at.number()); });
   at.end();
-  if (tensor.whole.size() != tensor.of.shape.size() ||
-      tensor.box.first.size() != tensor.of.shape.size())
-    at.fail("the box of tensor " + json_text(tensor.of.name) + " has not as many axes as it");
-  for (std::size_t axis = 0; axis < tensor.whole.size(); ++axis)
-    if (tensor.of.shape[axis] > tensor.whole[axis] ||
-        tensor.box.first[axis] > tensor.whole[axis] - tensor.of.shape[axis])
-      at.fail("the box of tensor " + json_text(tensor.of.name) + " goes beyond the whole of it");
+  if (auto const wrong = wrong_with(tensor.box, tensor.whole); !wrong.empty())
+    at.fail("tensor " + json_text(tensor.of.name) + ' ' + wrong);
 }
 
 //! Opens the file of a rank and its index, and holds one against the other.
@@ -301,10 +290,9 @@ open_saved(checkpoint_place const& place, std::string const& owner, std::int64_t
   std::string head;
   if (index_file.size() > largest_safetensors_header)
     index_file.torn("it has more bytes than a header of its file may have");
+  std::string const text = index_file.read(0, index_file.size());
   try {
-    index = read_index(index_file.read(0, index_file.size()));
-  } catch (torn_checkpoint const&) {
-    throw;
+    index = read_index(text);
   } catch (std::runtime_error const& error) {
     index_file.torn(error.what());
   }

@@ -31,6 +31,18 @@ struct tensor_box {
   friend bool operator==(tensor_box const&, tensor_box const&) = default;
 };
 
+//! The fault of a box of a tensor of this shape; empty where it lies in it.
+[[nodiscard]] inline std::string wrong_with(tensor_box const& box,
+                                            std::vector<std::int64_t> const& whole) {
+  if (box.first.size() != whole.size() || box.shape.size() != whole.size())
+    return "has not as many axes as the whole of it";
+  for (std::size_t axis = 0; axis < whole.size(); ++axis)
+    if (box.first[axis] < 0 || box.shape[axis] < 0 ||
+        box.shape[axis] > whole[axis] - box.first[axis])
+      return "goes beyond the whole of it on axis " + std::to_string(axis);
+  return {};
+}
+
 [[nodiscard]] inline std::int64_t numbers_of(tensor_box const& box) noexcept {
   std::int64_t count = 1;
   for (std::int64_t const extent : box.shape)

@@ -34,7 +34,6 @@ namespace detail {
 //! The devices that share one communicator.
 struct communicator_members {
   std::int64_t key = 0;       //!< what the policy calls it
-  int number = 0;             //!< among all, in the order in which they are made
   std::vector<int> devices{}; //!< ascending; the place in it is the rank in the communicator
 
   //! Whether a device is one of them.
@@ -53,15 +52,15 @@ struct communicator_members {
 //!
 //! The order is that of connect_rounds, so that a rank waits for as many communicators before its
 //! own as it has neighbours, not for one of every rank before it.
-//! @complexity O(E log E) for E pairs of devices, times the members of a communicator.
+//! @complexity O(E C) for E pairs of devices and C communicators.
 [[nodiscard]] inline std::vector<communicator_members> communicators_of(plan_view const& work) {
-  std::vector<communicator_members> all; // by key
+  std::vector<communicator_members> all;
   auto const add = [&all, &work](int from, int to) {
     std::int64_t const key = work.key(from, to);
-    auto place = std::lower_bound(
-      all.begin(), all.end(), key, [](auto const& each, auto wanted) { return each.key < wanted; });
-    if (place == all.end() || place->key != key)
-      place = all.insert(place, {key, static_cast<int>(all.size())});
+    auto place =
+      std::find_if(all.begin(), all.end(), [key](auto const& each) { return each.key == key; });
+    if (place == all.end())
+      place = all.insert(place, communicator_members{key});
     for (int const device : {from, to})
       if (!place->has(device))
         place->devices.insert(
@@ -73,8 +72,6 @@ struct communicator_members {
     if (pair.down)
       add(pair.other, pair.one);
   }
-  std::sort(
-    all.begin(), all.end(), [](auto const& a, auto const& b) { return a.number < b.number; });
   return all;
 }
 
@@ -168,9 +165,9 @@ class communicator_guard {
 public:
   //! One communicator of the rank.
   struct entry {
-    ncclComm_t handle;   //!< not null
-    bool foreign;        //!< the user's: aborted with the others, but not destroyed
-    bool settled = true; //!< no call of it is in progress
+    ncclComm_t handle; //!< not null
+    bool foreign;      //!< the user's: aborted with the others, but not destroyed
+    bool settled;      //!< no call of it is in progress
   };
 
   //! The rank's right to call NCCL, while the object lives.
@@ -220,7 +217,7 @@ public:
   //! Takes a communicator under guard. @pre a `use` lives, or the guard was never armed.
   //! @return its place, for `entry_at`.
   std::size_t add(ncclComm_t handle, bool foreign) {
-    shared_->entries.push_back({handle, foreign});
+    shared_->entries.push_back({handle, foreign, foreign}); // the rank is joining its own
     return shared_->entries.size() - 1;
   }
   //! The communicator at that place. @pre a `use` lives.
@@ -283,15 +280,12 @@ private:
       return shared_->ended; // asked before
     rooms::countdown<Clock> left(patience);
     ask(what);
-    while (!shared_->ended) {
-      if (left.is_over()) {
-        thread_.detach();
-        return false;
-      }
-      Clock::sleep_for(std::chrono::microseconds(50));
-    }
-    thread_.join();
-    return true;
+    bool const in_time = rooms::poll_until<Clock>(left, [this] { return shared_->ended.load(); });
+    if (in_time)
+      thread_.join();
+    else
+      thread_.detach();
+    return in_time;
   }
 
   static void serve(shared& all) {
@@ -322,14 +316,11 @@ private:
   //! Waits until the rank is in no call of NCCL; one that has not returned for so long never will.
   static void take_over(shared& all) {
     rooms::countdown<Clock> left(all.patience);
-    for (turn free = turn::nobody; !all.holder.compare_exchange_strong(free, turn::guard);
-         free = turn::nobody) {
-      if (left.is_over()) {
-        all.holder = turn::guard;
-        return;
-      }
-      Clock::sleep_for(std::chrono::microseconds(50));
-    }
+    (void)rooms::poll_until<Clock>(left, [&] {
+      turn free = turn::nobody;
+      return all.holder.compare_exchange_strong(free, turn::guard);
+    });
+    all.holder = turn::guard;
   }
 
   static ncclResult_t carry_out(shared& all, bool destroys) {

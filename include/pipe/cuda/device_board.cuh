@@ -255,6 +255,8 @@ public:
   }
   //! The host's decisions about steps of the optimizer, or null where it makes none.
   [[nodiscard]] step_decisions* decisions() noexcept { return decisions_ ? &*decisions_ : nullptr; }
+  //! True when a validation has found the step of the iteration before wrong.
+  [[nodiscard]] bool begins_again() const noexcept { return decisions_ && decisions_->wrong(); }
   //! The guards of the checked mode, or null.
   [[nodiscard]] device_guards* guards() noexcept { return guards_ ? &*guards_ : nullptr; }
   //! When passes began and ended, or null where nobody asks for it.
@@ -303,6 +305,19 @@ public:
   //! Lets all later work on `waiting` wait for an item of this device.
   void wait_for(int item_index, cudaStream_t waiting) const {
     done_[static_cast<std::size_t>(item_index)]->block(waiting);
+  }
+  //! A pass or a copy begins on a stream.
+  void enter(int item_index, cudaStream_t on) {
+    if (times_)
+      times_->enter(item_index, on);
+  }
+  //! The call that enqueues it is back.
+  void leave(int item_index, cudaStream_t on) {
+    if (times_)
+      times_->leave(item_index, on);
+    if (guards_)
+      guards_->after(item_index, on);
+    complete(item_index, on);
   }
   //! Notes that an item is complete when its stream has come this far, if any item or
   //! report asks for it.
@@ -454,14 +469,9 @@ struct stream_device {
       return copy(index, step);
     cudaStream_t const its = rooms::runs_beside(step) ? board.stream_for(step) : board.compute();
     poison(step);
-    if (board.times() != nullptr)
-      board.times()->enter(index, its);
+    board.enter(index, its);
     enqueue(step, its);
-    if (board.times() != nullptr)
-      board.times()->leave(index, its);
-    if (board.guards() != nullptr)
-      board.guards()->after(index, its);
-    board.complete(index, its);
+    board.leave(index, its);
   }
 
   //! Enqueues a composite pass, where its stages can do its halves at once. Each half has a
@@ -475,8 +485,7 @@ struct stream_device {
     cudaStream_t const on = board.compute();
     for (int k = 0; k < 2; ++k) {
       poison(pair[static_cast<std::size_t>(k)]);
-      if (board.times() != nullptr)
-        board.times()->enter(first + k, on);
+      board.enter(first + k, on);
     }
     auto const join = [this, on] { board.start_after(board.beside(), on); };
     board.start_after(on, board.beside());
@@ -486,13 +495,8 @@ struct stream_device {
       join(); // the end of the iteration waits for all that was enqueued
       throw;
     }
-    for (int k = 0; k < 2; ++k) {
-      if (board.times() != nullptr)
-        board.times()->leave(first + k, on);
-      if (board.guards() != nullptr)
-        board.guards()->after(first + k, on);
-      board.complete(first + k, on);
-    }
+    for (int k = 0; k < 2; ++k)
+      board.leave(first + k, on);
     return true;
   }
 
@@ -504,6 +508,8 @@ struct stream_device {
     transport.post(*this, first, group);
   }
 
+  //! True when the iteration begins again.
+  [[nodiscard]] bool begins_again() const noexcept { return board.begins_again(); }
   //! Lets the stream of passes wait for all others.
   void finish() { board.join(); }
 
@@ -519,8 +525,7 @@ private:
     cudaStream_t const on = board.stream_for(step);
     rooms::arena const memory = slots();
     buffer const to = memory.output_of(step);
-    if (board.times() != nullptr)
-      board.times()->enter(index, on);
+    board.enter(index, on);
     if (to.bytes > 0) // what the library does not keep, it does not copy
       check(cudaMemcpyAsync(to.data,
                             memory.input_of(step).data,
@@ -528,9 +533,7 @@ private:
                             cudaMemcpyDefault,
                             on),
             "cudaMemcpyAsync");
-    if (board.times() != nullptr)
-      board.times()->leave(index, on);
-    board.complete(index, on);
+    board.leave(index, on);
   }
 };
 

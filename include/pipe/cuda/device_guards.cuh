@@ -148,55 +148,41 @@ private:
   }
 
   void check_guards(cudaStream_t on) {
-    struct region {
-      use which;
-      std::int64_t from;
-      std::int64_t to;
-    };
-    std::vector<region> regions;
-    std::int64_t bytes = 0;
     for (int of = 0; of < rooms::slot_classes; ++of) {
       auto const kind = static_cast<slot_class>(of);
       rooms::slot_layout const& layout = slots_.work.layout(slots_.device, kind);
-      bool const guarded = slots_.guards(kind);
-      for (int index = 0; guarded && index < layout.count; ++index) {
-        bool const row = kind == slot_class::totals && index + 1 < layout.count;
-        bool const follows = kind == slot_class::totals && index > 0;
+      for (int index = 0; slots_.guards(kind) && index < layout.count; ++index) {
+        use const which{.of = kind, .index = index};
+        std::int64_t const start = slots_.place(which);
+        std::int64_t const end = start + layout.bytes;
         // Two slots share the guard between them: each byte is the nearer one's.
         std::int64_t const half = slots_.guard / 2;
-        std::int64_t const front = regions.empty() ? slots_.guard : half;
-        use const which{.of = kind, .index = index};
-        regions.push_back({which, follows ? 0 : -front, 0});
-        regions.push_back({which, used(which), layout.bytes + (row ? 0 : half)});
+        bool const row = kind == slot_class::totals;
+        std::int64_t const front = row && index > 0 ? 0 : start == slots_.guard ? start : half;
+        std::int64_t const behind = row && index + 1 < layout.count        ? 0
+                                    : end + slots_.guard == slots_.bytes() ? slots_.guard
+                                                                           : half;
+        check_guard(which, -front, 0, on);
+        check_guard(which, used(which), layout.bytes + behind, on);
       }
     }
-    if (!regions.empty())
-      regions.back().to += slots_.guard / 2;
-    for (region const& each : regions)
-      bytes += each.to - each.from;
-    std::vector<std::byte> found(static_cast<std::size_t>(bytes));
-    std::int64_t at = 0;
-    for (region const& each : regions) {
-      if (each.to > each.from)
-        check(cudaMemcpyAsync(found.data() + at,
-                              slots_.memory + slots_.place(each.which) + each.from,
-                              static_cast<std::size_t>(each.to - each.from),
-                              cudaMemcpyDeviceToHost,
-                              on),
-              "cudaMemcpyAsync");
-      at += each.to - each.from;
-    }
+  }
+  //! @param from, to counted from the start of the slot.
+  void check_guard(use const& which, std::int64_t from, std::int64_t to, cudaStream_t on) const {
+    if (from == to)
+      return;
+    std::vector<std::byte> found(static_cast<std::size_t>(to - from));
+    check(cudaMemcpyAsync(found.data(),
+                          slots_.memory + slots_.place(which) + from,
+                          found.size(),
+                          cudaMemcpyDeviceToHost,
+                          on),
+          "cudaMemcpyAsync");
     check(cudaStreamSynchronize(on), "cudaStreamSynchronize");
-    at = 0;
-    for (region const& each : regions) {
-      auto const first = found.begin() + at;
-      auto const last = first + (each.to - each.from);
-      auto const changed =
-        std::find_if(first, last, [](std::byte value) { return value != rooms::guard_byte; });
-      if (changed != last)
-        throw guard_error(in_words(each.which, each.from + (changed - first)));
-      at += each.to - each.from;
-    }
+    auto const changed = std::find_if(
+      found.begin(), found.end(), [](std::byte value) { return value != rooms::guard_byte; });
+    if (changed != found.end())
+      throw guard_error(in_words(which, from + (changed - found.begin())));
   }
 
   static void fill(std::byte* start, std::byte value, std::int64_t bytes, cudaStream_t on) {

@@ -81,17 +81,13 @@ public:
   [[nodiscard]] bool end(rooms::countdown<Clock>& left) {
     if (!thread_.joinable())
       return ended_; // asked before
-    while (!idle()) {
-      if (left.is_over()) {
-        leave();
-        thread_.detach();
-        return ended_ = false;
-      }
-      Clock::sleep_for(std::chrono::microseconds(50));
-    }
+    ended_ = rooms::poll_until<Clock>(left, [this] { return idle(); });
     leave();
-    thread_.join();
-    return ended_ = true;
+    if (ended_)
+      thread_.join();
+    else
+      thread_.detach();
+    return ended_;
   }
 
 private:

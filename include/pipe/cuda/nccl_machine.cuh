@@ -6,6 +6,7 @@
 //! pipelining::cuda::nccl_machine.
 
 #include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/gathered_trace.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/cuda/checked_messages.cuh>
 #include <pipe/cuda/device_board.cuh>
@@ -24,67 +25,23 @@
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/clock.hpp>
 #include <pipe/run/execute.hpp>
+#include <pipe/run/polling.hpp>
 #include <pipe/run/watchdog.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::cuda::detail {
-
-//! A number as text, with all its digits.
-inline void append_number(std::string& text, double number) {
-  char digits[32];
-  text.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
-  text += ' ';
-}
-
-//! Such numbers, one after the other.
-class number_reader {
-public:
-  explicit number_reader(std::string text) : text_(std::move(text)) {}
-
-  //! @throws stop where there are no more: the other rank has sent something else.
-  [[nodiscard]] double next() {
-    double number = 0;
-    char const* const end = text_.data() + text_.size();
-    auto const [behind, error] = std::from_chars(text_.data() + at_, end, number);
-    if (error != std::errc() || behind == end)
-      throw run_stop{"a rank has sent times of other passes than those of the plan"};
-    at_ = static_cast<std::size_t>(behind - text_.data()) + 1;
-    return number;
-  }
-
-private:
-  std::string text_;
-  std::size_t at_ = 0;
-};
-
-//! The device side of the executor loop with the waits that posting needs.
-template <class Stages, class Transport, class Wait>
-struct nccl_device : stream_device<Stages, Transport> {
-  message_lanes const& lanes;
-  Wait const& waiting;
-
-  void post(int first, std::span<item const> group) {
-    open_range const range = this->board.ranges().open(first);
-    for (item const& step : group)
-      this->poison(step);
-    this->transport.post(*this, first, group);
-  }
-};
 
 //! The streams, memory, communicators and plans of one rank. Its calls throw; what becomes
 //! of a failure is the runner's.
@@ -100,7 +57,8 @@ public:
                nccl_options const& options,
                rooms::rank_standing& now)
       : stages_(stages), line_(line), rank_(rank), devices_(devices), options_(options), now_(now),
-        shared_(options.gpu), messages_(rank),
+        shared_(options.gpu), waiting_{line, options.deadline, now, left_},
+        messages_(rank, waiting_),
         launcher_(options.graph ? std::make_unique<graph_launcher<Clock>>(options.gpu) : nullptr),
         watchdog_(
           // What else ends a call that lasts, and says more, has had its time by then; without a
@@ -134,9 +92,9 @@ public:
       for (auto const& each : plans_)
         each->iteration.destroy();
     coming_ = std::make_unique<nccl_plan>(std::move(work), rank_, number, shared_, options_);
-    messages_.make(waiting(), options_, coming_->lanes, number);
+    messages_.make(options_, coming_->lanes, number);
     if (coming_->view.lanes[rank_] > 0)
-      messages_.connect(waiting(), coming_->lanes, coming_->board.stream_at(1));
+      messages_.connect(coming_->lanes, coming_->board.stream_at(1));
     meet("connected" + (number == 0 ? std::string() : " for plan " + std::to_string(number)));
     if (at == plans_.size())
       plans_.emplace_back();
@@ -191,32 +149,24 @@ public:
     now_.text = "closes its communicators";
     for (auto const& each : plans_)
       each->iteration.destroy();
-    messages_.close(waiting());
+    messages_.close();
   }
 
   //! The times of the passes of all ranks, in seconds since each rank's iteration began.
   //! Collective.
   //! @param number of the iteration, which has ended, among all.
   [[nodiscard]] dynamic_timetable trace(int number) {
-    plan const& ran = running_->work;
     pass_times const& own = *running_->board.times();
-    std::string text;
-    static_cast<void>(rooms::trace_of(ran, [&](int device, std::size_t item, bool end) {
-      if (device == rank_)
-        detail::append_number(text, own.seconds(item, end, own));
-      return 0;
-    }));
-    std::string const key = options_.name + "/times of step " + std::to_string(number) + '/';
-    line_.set(key + std::to_string(rank_), text);
-    std::vector<detail::number_reader> of;
-    for (int other = 0; other < devices_; ++other) {
-      now_ = {"waits for the times of rank " + std::to_string(other), {other}};
-      of.emplace_back(line_.get(key + std::to_string(other), options_.deadline));
-    }
+    dynamic_timetable found =
+      rooms::gather_trace(line_,
+                          options_.name + "/times of step " + std::to_string(number) + '/',
+                          rank_,
+                          running_->work,
+                          options_.deadline,
+                          now_,
+                          [&](std::size_t item, bool end) { return own.seconds(item, end, own); });
     now_ = {"is between two steps", {}};
-    return rooms::trace_of(ran, [&](int device, std::size_t, bool) {
-      return of[static_cast<std::size_t>(device)].next();
-    });
+    return found;
   }
 
   //! The rows of the totals of the last step on the host, until the next call.
@@ -224,9 +174,8 @@ public:
     return rows_on_host(running_->board.slots(running_->view, rank_).all_totals(), origin(), rows_);
   }
   //! True when the last step found the optimizer's step of the iteration before wrong.
-  [[nodiscard]] bool begins_again() {
-    step_decisions const* const its = running_ == nullptr ? nullptr : running_->board.decisions();
-    return its != nullptr && its->wrong();
+  [[nodiscard]] bool begins_again() const noexcept {
+    return running_ != nullptr && running_->board.begins_again();
   }
   //! True when a step of a plan that is still there has ended.
   [[nodiscard]] bool has_run() const noexcept { return running_ != nullptr; }
@@ -263,11 +212,9 @@ public:
       if (!messages_.abort(left.left()) || !launched)
         return false;
       for (std::size_t index = 0; index < shared_.streams(); ++index)
-        while (cudaStreamQuery(shared_.stream_at(index)) == cudaErrorNotReady) {
-          if (left.is_over())
-            return false;
-          Clock::sleep_for(std::chrono::microseconds(100));
-        }
+        if (!rooms::poll_until<Clock>(
+              left, [&] { return cudaStreamQuery(shared_.stream_at(index)) != cudaErrorNotReady; }))
+          return false;
       (void)cudaGetLastError();
       return true;
     } catch (...) { // what cannot be ended is left to the end of the process
@@ -277,12 +224,6 @@ public:
 
 private:
   using transport = nccl_messages<Store, Clock>;
-  using wait_type = typename transport::wait_type;
-  using enqueuing_device = detail::nccl_device<Stages, transport, wait_type>;
-
-  [[nodiscard]] wait_type waiting() {
-    return {line_, options_.deadline, now_, left_ ? &*left_ : nullptr};
-  }
 
   //! Enqueues an iteration and waits for its end, under the eyes of the watchdog.
   void run_iteration() {
@@ -290,8 +231,14 @@ private:
     if (std::exchange(shared_.moved, false))
       rooms::tell_moved(stages_, running_->view, rank_);
     launch();
-    waiting().wait("the iteration", [&] {
-      if (launched() && iteration_end_.happened())
+    wait_until([&] { return launched() && iteration_end_.happened(); });
+  }
+
+  //! Looks for failures while it waits in an iteration.
+  template <class Done>
+  void wait_until(Done done) {
+    waiting_.wait("the iteration", [&] {
+      if (done())
         return true;
       look();
       return false;
@@ -387,51 +334,24 @@ private:
         run.board.slots(run.view, rank_), rank_ + 1 == devices_ ? rows : rows.first(0), origin());
     }
     run.board.fork(captured);
-    wait_type const patient = waiting();
-    enqueuing_device own{{run.view, rank_, run.board, stages_, messages_}, run.lanes, patient};
-    auto const until = [&](auto done) {
-      patient.wait("the iteration", [&] {
-        if (done())
-          return true;
-        look();
-        return false;
-      });
-    };
-    auto const steps = run.view.program_of(rank_);
-    int const count = run.items();
-    int const behind = rooms::behind_validation(run.view, rank_);
-    while (run.position < count) {
-      messages_.check_guard();
-      item const& next = steps[static_cast<std::size_t>(run.position)];
-      if (!captured)
-        until([&] { return run.board.has_room_for(run.position); });
-      if (validated)
-        until([&] { return own.knows_enough_for(next); });
-      (void)left_->is_over(); // a look in time
-      place_.enter(rank_, run.position);
-      run.position = rooms::execute_item(run.view, steps, run.position, own);
+    messages_.carry(run.lanes);
+    stream_device<Stages, transport> own{run.view, rank_, run.board, stages_, messages_};
+    (void)rooms::advance(run.view, rank_, run.position, own, [&](auto& device, int next) {
       place_.leave();
-      run.launched = captured ? 0 : run.position;
-      if (validated && run.position == behind && begins_again()) {
-        receive_early(own);
-        break;
-      }
-    }
-    run.board.join();
+      run.launched = captured ? 0 : next;
+      if (next == run.items())
+        return true;
+      messages_.check_guard();
+      if (!captured)
+        wait_until([&] { return run.board.has_room_for(next); });
+      if (validated)
+        wait_until([&] { return device.knows_enough_for(run.at(next)); });
+      (void)left_->is_over(); // a look in time
+      place_.enter(rank_, next);
+      return true;
+    });
     if (run.checks)
       run.checks->end(origin());
-  }
-
-  //! Where the iteration begins again, takes what other ranks have sent before they knew it.
-  void receive_early(enqueuing_device& own) {
-    auto const steps = running_->view.program_of(rank_);
-    for (int at = running_->position; at < running_->items();) {
-      int const end = rooms::end_of_group(steps, at);
-      if (rooms::arrives_early(running_->view, rank_, steps[static_cast<std::size_t>(at)]))
-        own.post(at,
-                 steps.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(end - at)));
-      at = end;
-    }
   }
 
   //! Enqueues into a capture. Where that fails it waits, before communicators are aborted: a thread
@@ -442,8 +362,7 @@ private:
     } catch (...) {
       try {
         rooms::countdown<Clock> left(options_.abort_deadline);
-        while (!messages_.quiet() && !left.is_over())
-          Clock::sleep_for(std::chrono::microseconds(20));
+        (void)rooms::poll_until<Clock>(left, [this] { return messages_.quiet(); });
       } catch (detail::run_stop const&) { // the guard ends them
       }
       try {
@@ -462,6 +381,8 @@ private:
   rooms::rank_standing& now_;
   shared_device shared_;
   event iteration_end_;
+  std::optional<rooms::countdown<Clock>> left_; // for all waits of a step together
+  typename transport::wait_type waiting_;
   transport messages_;
   std::vector<std::unique_ptr<nccl_plan>> plans_; // with graphs, which end before communicators
   // Not of a scope: to free its memory is to wait for messages that may never end.
@@ -469,9 +390,8 @@ private:
   nccl_plan* running_ = nullptr;                    // the plan of the last step
   std::unique_ptr<graph_launcher<Clock>> launcher_; // none where there are no graphs
   rooms::carried_totals carried_;
-  bool in_launch_ = false;                      // of a graph, by the launcher
-  std::vector<std::byte> rows_;                 // of the totals, for who asks
-  std::optional<rooms::countdown<Clock>> left_; // for all waits of a step together
+  bool in_launch_ = false;      // of a graph, by the launcher
+  std::vector<std::byte> rows_; // of the totals, for who asks
   detail::enqueuing_place place_;
   bool answered_ = false;               // for an item that lasts; of the watchdog
   rooms::watchdog_for<Clock> watchdog_; // the first to end

@@ -63,14 +63,13 @@ public:
   using wait_type = rank_wait<Store, Clock>;    //!< How this waits for other ranks.
   using guard_type = communicator_guard<Clock>; //!< Ends communicators.
 
-  //! @param device the rank.
-  explicit nccl_messages(int device) : device_(device) {}
+  //! @param device the rank. @param waiting outlives this.
+  nccl_messages(int device, wait_type const& waiting) : device_(device), waiting_(waiting) {}
 
   //! Makes the communicators of a plan that there are not yet, in the order that all ranks
   //! share; the lowest member makes the id of each and hands it out through the store.
   //! @param number of the plan among those that the runner has taken.
-  void
-  make(wait_type const& waiting, nccl_options const& options, message_lanes& lanes, int number) {
+  void make(nccl_options const& options, message_lanes& lanes, int number) {
     std::vector<communicator*> fresh;
     for (communicator_members& each : communicators_of(lanes.work)) {
       if (!each.has(device_))
@@ -96,21 +95,20 @@ public:
     // All ids at once, so that nobody waits for one that is made after another communicator.
     for (communicator const* each : fresh)
       if (each->members().devices.front() == device_)
-        publish_id(waiting, each->label());
+        publish_id(each->label());
     for (communicator* each : fresh) {
       int const first = each->members().devices.front();
-      waiting.now = {"waits for rank " + std::to_string(first) + " to name communicator " +
-                       std::to_string(each->members().key),
-                     {first}};
-      ncclUniqueId const id = read_id(waiting, each->label());
-      waiting.now = together("makes communicator ", *each);
+      waiting_.now = {"waits for rank " + std::to_string(first) + " to name communicator " +
+                        std::to_string(each->members().key),
+                      {first}};
+      ncclUniqueId const id = read_id(each->label());
+      waiting_.now = together("makes communicator ", *each);
       {
         typename guard_type::use const held(*guard_);
         each->join(id, device_, options.max_blocks);
         each->put_under_guard(guard_->add(each->get(), false));
-        begin_call(*each);
       }
-      settle(waiting, *each, "ncclCommInitRankConfig");
+      settle(*each, "ncclCommInitRankConfig");
     }
     lanes.by_lane.assign(static_cast<std::size_t>(lanes.work.lanes[device_]), nullptr);
     for (item const& step : lanes.work.program_of(device_))
@@ -122,14 +120,14 @@ public:
   //! Exchanges a few bytes over every edge of a plan in both of its directions that no plan
   //! before has had, in the rounds of the plan: NCCL connects at the first use of a peer, and that
   //! must not happen inside a step.
-  void connect(wait_type const& waiting, message_lanes const& lanes, cudaStream_t on) {
+  void connect(message_lanes const& lanes, cudaStream_t on) {
     // Not of this scope: freeing memory waits for the messages that use it, also for those that
     // never end because a rank has failed.
     few_bytes_.emplace(2 * first_bytes);
     event arrived;
     auto const arrive = [&](char const* what) {
       arrived.record(on);
-      waiting.wait(what, [&] {
+      waiting_.wait(what, [&] {
         look();
         return arrived.happened();
       });
@@ -142,16 +140,16 @@ public:
       auto const carrying = [&](bool sends) -> communicator& {
         return lanes.carrying(device_, sends, peer);
       };
-      waiting.now = {"connects to rank " + std::to_string(peer), {peer}};
+      waiting_.now = {"connects to rank " + std::to_string(peer), {peer}};
       bool const sends = (lower ? pair.up : pair.down) && carrying(true).is_new_to(peer, true);
       bool const receives = (lower ? pair.down : pair.up) && carrying(false).is_new_to(peer, false);
       if (sends && receives && &carrying(true) == &carrying(false)) {
-        first_use(waiting, carrying(true), peer, true, true, on);
+        first_use(carrying(true), peer, true, true, on);
       } else {
         // The lower device's direction first, at both ends.
         for (bool const upward : {true, false})
           if (bool const mine = upward == lower; mine ? sends : receives)
-            first_use(waiting, carrying(mine), peer, mine, !mine, on);
+            first_use(carrying(mine), peer, mine, !mine, on);
       }
       arrive("the first message between two ranks");
     }
@@ -159,8 +157,8 @@ public:
       if (lanes.spreads(step)) {
         communicator& its = *lanes.by_lane[lane_of(step)];
         if (its.is_new_to(everyone, true)) {
-          waiting.now = together("connects communicator ", its);
-          first_broadcast(waiting, its, on);
+          waiting_.now = together("connects communicator ", its);
+          first_broadcast(its, on);
           arrive("the first broadcast");
         }
         break;
@@ -168,11 +166,13 @@ public:
     few_bytes_.reset();
   }
 
+  //! From now on, messages are those of a plan.
+  void carry(message_lanes const& lanes) noexcept { lanes_ = &lanes; }
   //! Enqueues the messages of a group as one group of NCCL on the stream of its lane, each
   //! with its header after it if it has one; or as one broadcast, if they are one.
   template <class Device>
   void post(Device& own, int first, std::span<item const> group) {
-    message_lanes const& lanes = own.lanes;
+    message_lanes const& lanes = *lanes_;
     message_checks* const checks = lanes.checks;
     communicator& lane = *lanes.by_lane[lane_of(group.front())];
     cudaStream_t const on = own.board.stream_for(group.front());
@@ -183,29 +183,17 @@ public:
     if (checks != nullptr)
       for_each_message(
         operation::send, first, group, [&](int index) { checks->seal(index, own.slots(), on); });
-    watch(lane, [&] {
-      typename guard_type::use const held(*guard_);
-      begin_call(lane);
-      if (several)
-        check(ncclGroupStart(), "ncclGroupStart");
-      try {
-        for (item const& step : group) {
-          enqueue(lane, lanes.work, step, spread, own.slots().message(step), on);
-          if (checks != nullptr) {
-            int const index = first + static_cast<int>(&step - group.data());
-            buffer const header{nothing, checks->header_of(index), sizeof(message_header)};
-            enqueue(lane, lanes.work, step, false, header, on);
-          }
+    start(lane, several, [&] {
+      for (item const& step : group) {
+        enqueue(lane, lanes.work, step, spread, own.slots().message(step), on);
+        if (checks != nullptr) {
+          int const index = first + static_cast<int>(&step - group.data());
+          buffer const header{nothing, checks->header_of(index), sizeof(message_header)};
+          enqueue(lane, lanes.work, step, false, header, on);
         }
-      } catch (...) {
-        if (several)
-          (void)ncclGroupEnd(); // leaves no open group in this thread
-        throw;
       }
-      if (several)
-        check(ncclGroupEnd(), "ncclGroupEnd");
     });
-    settle(own.waiting, lane, "a group of messages");
+    settle(lane, "a group of messages");
     if (checks != nullptr)
       for_each_message(operation::receive, first, group, [&](int index) {
         checks->compare(index, own.slots(), on);
@@ -234,18 +222,14 @@ public:
 
   //! Ends all communicators. @pre no graph with them exists, and all ranks have ended their
   //! last step.
-  void close(wait_type const& waiting) {
+  void close() {
     for (auto const& each : all_)
-      watch(*each, [&] {
-        typename guard_type::use const held(*guard_);
-        each->begin_finalize();
-        begin_call(*each);
-      });
+      start(*each, false, [&] { each->begin_finalize(); });
     for (auto const& each : all_) {
-      waiting.now = together("ends communicator ", *each);
-      settle(waiting, *each, "ncclCommFinalize");
+      waiting_.now = together("ends communicator ", *each);
+      settle(*each, "ncclCommFinalize");
     }
-    if (guard_ && !guard_->destroy(waiting.deadline))
+    if (guard_ && !guard_->destroy(waiting_.deadline))
       throw detail::too_late("ncclCommDestroy");
     if (guard_)
       check(guard_->result(), "ncclCommDestroy");
@@ -284,9 +268,6 @@ private:
   static constexpr std::int64_t first_bytes = 256;
   static constexpr int everyone = nothing; // the peer of a broadcast
 
-  //! From now until it is found settled, a call of the communicator is in progress.
-  void begin_call(communicator const& one) { guard_->entry_at(one.place()).settled = false; }
-
   //! The communicator with these members and this key, if there is one.
   [[nodiscard]] communicator* made_for(communicator_members const& wanted) const {
     for (auto const& each : all_)
@@ -306,22 +287,41 @@ private:
     return doing;
   }
 
-  static void publish_id(wait_type const& waiting, std::string const& key) {
+  void publish_id(std::string const& key) {
     ncclUniqueId id{};
     check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    waiting.line.set(key, std::string(id.internal, sizeof id.internal));
+    waiting_.line.set(key, std::string(id.internal, sizeof id.internal));
   }
-  static ncclUniqueId read_id(wait_type const& waiting, std::string const& key) {
+  ncclUniqueId read_id(std::string const& key) {
     ncclUniqueId id{};
-    std::string const text = waiting.line.get(key, waiting.deadline);
+    std::string const text = waiting_.line.get(key, waiting_.deadline);
     if (text.size() != sizeof id.internal)
       throw detail::run_stop{"the store holds no id of NCCL under '" + key + "'"};
     std::memcpy(id.internal, text.data(), sizeof id.internal);
     return id;
   }
 
-  void settle(wait_type const& waiting, communicator const& one, char const* call) {
-    waiting.wait(call, [&] { return settled(one, call); });
+  //! Makes calls for a communicator, which are in progress until they are found settled.
+  //! @param several they are one group of NCCL.
+  template <class Calls>
+  void start(communicator const& one, bool several, Calls calls) {
+    watch(one, [&] {
+      typename guard_type::use const held(*guard_);
+      guard_->entry_at(one.place()).settled = false;
+      if (!several)
+        return calls();
+      check(ncclGroupStart(), "ncclGroupStart");
+      try {
+        calls();
+      } catch (...) {
+        (void)ncclGroupEnd(); // leaves no open group in this thread
+        throw;
+      }
+      check(ncclGroupEnd(), "ncclGroupEnd");
+    });
+  }
+  void settle(communicator const& one, char const* call) {
+    waiting_.wait(call, [&] { return settled(one, call); });
   }
   [[nodiscard]] bool settled(communicator const& one, char const* call) {
     bool done = false;
@@ -373,42 +373,30 @@ private:
         calls(first + static_cast<int>(k));
   }
 
-  void first_use(wait_type const& waiting,
-                 communicator const& lane,
-                 int peer,
-                 bool sends,
-                 bool receives,
-                 cudaStream_t on) {
+  void first_use(communicator const& lane, int peer, bool sends, bool receives, cudaStream_t on) {
     int const other = lane.members().rank_of(peer);
-    watch(lane, [&] {
-      typename guard_type::use const held(*guard_);
-      begin_call(lane);
-      check(ncclGroupStart(), "ncclGroupStart");
-      ncclResult_t code = ncclSuccess;
+    std::byte* const data = few_bytes_->data();
+    start(lane, true, [&] {
       if (sends)
-        code = ncclSend(few_bytes_->data(), first_bytes, ncclUint8, other, lane.get(), on);
-      if (receives && (code == ncclSuccess || code == ncclInProgress))
-        code =
-          ncclRecv(few_bytes_->data() + first_bytes, first_bytes, ncclUint8, other, lane.get(), on);
-      ncclResult_t const end = ncclGroupEnd();
-      check(code, sends ? "ncclSend" : "ncclRecv");
-      check(end, "ncclGroupEnd");
+        check(ncclSend(data, first_bytes, ncclUint8, other, lane.get(), on), "ncclSend");
+      if (receives)
+        check(ncclRecv(data + first_bytes, first_bytes, ncclUint8, other, lane.get(), on),
+              "ncclRecv");
     });
-    settle(waiting, lane, "the first use of a peer");
+    settle(lane, "the first use of a peer");
   }
 
-  void first_broadcast(wait_type const& waiting, communicator const& lane, cudaStream_t on) {
-    watch(lane, [&] {
-      typename guard_type::use const held(*guard_);
-      begin_call(lane);
-      check(ncclBroadcast(
-              few_bytes_->data(), few_bytes_->data(), first_bytes, ncclUint8, 0, lane.get(), on),
-            "ncclBroadcast");
+  void first_broadcast(communicator const& lane, cudaStream_t on) {
+    std::byte* const data = few_bytes_->data();
+    start(lane, false, [&] {
+      check(ncclBroadcast(data, data, first_bytes, ncclUint8, 0, lane.get(), on), "ncclBroadcast");
     });
-    settle(waiting, lane, "the first broadcast");
+    settle(lane, "the first broadcast");
   }
 
   int device_;
+  wait_type const& waiting_;
+  message_lanes const* lanes_ = nullptr; // of the iteration
   std::vector<std::unique_ptr<communicator>> all_;
   std::unique_ptr<guard_type> guard_; // none where there are no communicators
   std::vector<int> suspects_;

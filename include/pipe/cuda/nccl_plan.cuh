@@ -83,6 +83,11 @@ struct nccl_plan {
     return static_cast<int>(view.program_of(rank).size());
   }
 
+  //! One of them.
+  [[nodiscard]] item const& at(int index) const noexcept {
+    return view.program_of(rank)[static_cast<std::size_t>(index)];
+  }
+
   //! Where this rank stands in its program, for a report.
   //! @param threw an exception has ended its enqueuing, so the item is the one that threw; else it
   //! is the one that the GPU has not ended.
@@ -93,13 +98,11 @@ struct nccl_plan {
     } catch (error const&) {
       lost = true;
     }
-    auto const steps_here = view.program_of(rank);
     int const count = items();
     int const unfinished = std::min(board.first_unfinished(), position);
-    auto const named = [&](int at) { return item_in_words(at); };
     std::string text;
     if (threw && position < count)
-      text = "was to enqueue" + named(position) + (lost ? ", and " : "");
+      text = "was to enqueue" + item_in_words(position) + (lost ? ", and " : "");
     if (lost)
       text += "has lost its GPU";
     if (text.empty() || (lost && unfinished < launched)) {
@@ -108,11 +111,12 @@ struct nccl_plan {
         text += watched ? "has ended all items of its program"
                         : "is somewhere in its iteration, which is not watched";
       else
-        text += (unfinished < launched ? "has not ended" : "was to enqueue") + named(unfinished);
+        text +=
+          (unfinished < launched ? "has not ended" : "was to enqueue") + item_in_words(unfinished);
     }
-    int const at = threw && position < count ? position : unfinished;
-    if (at < count && steps_here[static_cast<std::size_t>(at)].what != operation::run)
-      return {text, {view.message_of(steps_here[static_cast<std::size_t>(at)]).peer}};
+    int const place = threw && position < count ? position : unfinished;
+    if (place < count && at(place).what != operation::run)
+      return {text, {view.message_of(at(place)).peer}};
     return {text, {}};
   }
 
@@ -132,9 +136,9 @@ struct nccl_plan {
   }
 
   //! " item 3 of 40: " and what it does.
-  [[nodiscard]] std::string item_in_words(int at) const {
-    return " item " + std::to_string(at) + " of " + std::to_string(items()) + ": " +
-           describe(view.program_of(rank)[static_cast<std::size_t>(at)], view);
+  [[nodiscard]] std::string item_in_words(int index) const {
+    return " item " + std::to_string(index) + " of " + std::to_string(items()) + ": " +
+           describe(at(index), view);
   }
 };
 

@@ -36,8 +36,8 @@ struct rank_wait {
   Store& line;                       //!< where others tell that they have stopped
   std::chrono::nanoseconds deadline; //!< of one wait
   rooms::rank_standing& now;         //!< what this rank does outside of the items of its program
-  //! Time left for all waits of a step together; null outside of a step.
-  rooms::countdown<Clock>* step = nullptr;
+  //! Time left for all waits of a step together; none outside of a step.
+  std::optional<rooms::countdown<Clock>>& step;
 
   //! Polls until `done()`. Sleeps between polls once it has waited for a while.
   //! @throws detail::run_stop past the deadline or when another rank has failed; what `done`
@@ -48,7 +48,7 @@ struct rank_wait {
     bool const in_time = rooms::poll_until<Clock>(left, done, [&] {
       if (std::optional<std::string> reason = line.failure())
         throw detail::run_stop{std::move(*reason), rooms::failure_cause::told};
-      if (step != nullptr && step->is_over())
+      if (step && step->is_over())
         throw detail::too_late(what);
     });
     if (!in_time)

@@ -303,8 +303,7 @@ struct stream_plan {
   //! messages that come to it all the same, or after its last item.
   void leave_out(int device) {
     auto const d = static_cast<std::size_t>(device);
-    step_decisions const* const its = boards[d].decisions();
-    if (its == nullptr || !its->wrong() || position[d] < rooms::behind_validation(view, device))
+    if (!boards[d].begins_again() || position[d] < rooms::behind_validation(view, device))
       return;
     ends[d] = rooms::behind_validation(view, device);
     auto const items = view.program_of(device);
@@ -313,10 +312,9 @@ struct stream_plan {
       position[d] = rooms::end_of_group(items, position[d]);
   }
   //! True when a validation has found the step of the iteration before wrong.
-  [[nodiscard]] bool begins_again() {
-    return std::any_of(boards.begin(), boards.end(), [](device_board& board) {
-      return board.decisions() != nullptr && board.decisions()->wrong();
-    });
+  [[nodiscard]] bool begins_again() const {
+    return std::any_of(
+      boards.begin(), boards.end(), [](device_board const& board) { return board.begins_again(); });
   }
 
   //! Lets all streams of all devices wait for the origin so far.

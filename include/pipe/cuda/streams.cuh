@@ -476,17 +476,10 @@ private:
 
   //! Nests what is being thrown in an error that names device and pass.
   [[noreturn]] void raise(int device) const {
-    std::string cause = "an exception of a type that is no std::exception";
-    try {
-      throw;
-    } catch (std::exception const& thrown) {
-      cause = thrown.what();
-    } catch (...) {
-    }
     int const at = now_->position[static_cast<std::size_t>(device)];
     std::throw_with_nested(run_error("cuda: device " + std::to_string(device) +
                                        " failed when it was to " + now_->in_words(device, at) +
-                                       ": " + cause,
+                                       ": " + detail::rooms::words_of_exception(),
                                      device));
   }
 

@@ -34,6 +34,90 @@ struct numbered_kind {
   return word.text[sizeof word.text - 1] == '\0';
 }
 
+//! True for a datum that each unit of each stage may have: no other stage reads it.
+[[nodiscard]] constexpr bool is_on_all_stages(flow const& declared, int of) noexcept {
+  return declared.data[of].instance == datum::per::unit && !is_read_elsewhere(declared, of);
+}
+
+//! True for a kind that uses a datum of its own stage, without freeing it, and does not run before
+//! another kind that frees it.
+[[nodiscard]] constexpr bool
+is_late_user(flow_resolution const& work, int user, int freer, int of) noexcept {
+  bool uses = false;
+  for (effect const& one : work.of().kinds[user]) {
+    bool const about = user != freer && one.of == of && one.stage == of_stage::own;
+    if (about && one.what == does::frees)
+      return false;
+    uses = uses || (about && has_slot(one.what));
+  }
+  return uses && (work.reached(freer) & work.made(user)) == 0;
+}
+
+//! Makes the kind that frees a datum run after all its users. Where the flow does not say so, the
+//! kind follows what the users make, if each unit has that.
+constexpr void follow_users(flow_resolution& work, int freer) {
+  flow const& declared = work.of();
+  kind_of_pass const& kind = declared.kinds[freer];
+  int const count = kind.effect_count;
+  for (int i = 0; i < count; ++i)
+    for (int user = 0; user < declared.kind_count; ++user) {
+      int const of = kind.effects[i].of;
+      if (kind.effects[i].what != does::frees ||
+          declared.data[of].instance == datum::per::microbatch ||
+          !is_late_user(work, user, freer, of) || (work.reached(user) & work.made(freer)) != 0 ||
+          kind.effect_count == kind_of_pass::most_effects)
+        continue;
+      int made = 0;
+      while (made < declared.data_count &&
+             !(declared.data[made].wanted && holds(work.makers(made), user) &&
+               work.makers(made) == declared.makers[declared.row_of[made]] &&
+               is_on_all_stages(declared, made)))
+        ++made;
+      if (made < declared.data_count) // else the rules refuse it
+        work.follow(freer, made);
+    }
+}
+
+//! True when among the sets that have `chosen` and any of the kinds from a number on, one makes all
+//! rows once but is not what a unit needs.
+//! @param made the rows that the chosen ones make
+//! @param left how many sets are still looked at; after the last there counts as being such a set
+constexpr bool has_wrong_set(flow_resolution const& work,
+                             data_users const& users,
+                             int kind,
+                             flow_set chosen,
+                             flow_set made,
+                             int& left) {
+  flow const& declared = work.of();
+  while (kind < declared.kind_count && !declared.kinds[kind].exists())
+    ++kind;
+  if (--left < 0)
+    return true;
+  if (kind == declared.kind_count)
+    return !uses_all_data(users, chosen);
+  flow_set const makes = work.made(kind);
+  if ((made & makes) == 0 &&
+      has_wrong_set(work, users, kind + 1, chosen | only(kind), made | makes, left))
+    return true;
+  for (int row = 0; row < declared.rows; ++row) // without it, a later kind makes what is wanted
+    if (holds(makes & ~made, row) && declared.wanted[row] &&
+        (declared.makers[row] >> static_cast<unsigned>(kind)) == 1)
+      return false;
+  return has_wrong_set(work, users, kind + 1, chosen, made, left);
+}
+
+//! Whether a unit may make every row once and still be wrong. After 1,024 sets of kinds without an
+//! answer it counts as one that may: units are looked at then.
+[[nodiscard]] constexpr bool has_choices(flow_resolution const& work) {
+  flow const& declared = work.of();
+  data_users const users(declared);
+  for (int of = 0; of < declared.data_count; ++of)
+    if (is_read_elsewhere(declared, of) && !users.fill_row(declared, of))
+      return true;
+  int left = 1024;
+  return has_wrong_set(work, users, 0, 0, 0, left);
+}
+
 //! The rules for data and kinds by themselves. Nothing else may look at a flow before them: numbers
 //! in effects and data are indices.
 class flow_rules {
@@ -58,11 +142,10 @@ public:
       }
   }
 
-  //! @param makers by datum: the kinds that make it or add to it
-  constexpr void check_uses(flow_set const* makers) const {
+  constexpr void check_uses(flow_resolution const& work) const {
     for (int of = 0; of < flow_.data_count; ++of)
       if (is_read_elsewhere(flow_, of))
-        check_sent(of, makers[of]);
+        check_sent(of, work.makers(of));
       else
         require(flow_.data[of].instance != datum::per::reader,
                 flow_.data[of],
@@ -80,14 +163,12 @@ public:
   }
 
   //! Checks that no kind gives back a slot that another kind of the unit still reads.
-  //! @param reached the rows that a kind has waited for @param made the rows that it makes, both by
-  //! kind
-  constexpr void check_ends(flow_set const* reached, flow_set const* made) const {
+  constexpr void check_ends(flow_resolution const& work) const {
     for (int freer = 0; freer < flow_.kind_count; ++freer)
       for (effect const& one : flow_.kinds[freer])
         if (one.what == does::frees)
           for (int user = 0; user < flow_.kind_count; ++user)
-            check_end(freer, user, one.of, reached[freer], made[freer], made[user]);
+            check_end(work, freer, user, one.of);
   }
 
 private:
@@ -310,8 +391,7 @@ private:
     }
   }
 
-  constexpr void check_end(
-    int freer, int user, int of, flow_set reached, flow_set made, flow_set made_by_user) const {
+  constexpr void check_end(flow_resolution const& work, int freer, int user, int of) const {
     kind_of_pass const& kind = flow_.kinds[freer];
     datum const& freed = flow_.data[of];
     require(
@@ -322,11 +402,12 @@ private:
       "the last chunk frees what a microbatch has once, but the chunks of this kind follow no "
       "order; let it add to a datum, too");
     bool const frees = user != freer && has_effect(flow_.kinds[user], does::frees, of);
-    require(!frees || freed.instance != datum::per::microbatch || (made & made_by_user) != 0,
+    require(!frees || freed.instance != datum::per::microbatch ||
+              (work.made(freer) & work.made(user)) != 0,
             kind,
             freed,
             "another kind frees it for the same microbatch; let one of them read it");
-    require(frees || !is_late_user(flow_, user, freer, of, reached, made_by_user),
+    require(frees || !is_late_user(work, user, freer, of),
             kind,
             freed,
             "it frees what another kind of the unit may read later, and nothing that each unit has "
@@ -342,11 +423,13 @@ private:
 constexpr void resolve(flow& of) {
   flow_rules const rules(of);
   rules.check_parts();
-  flow_resolution(of).run(
-    [&rules](flow_set const* makers, flow_set const* reached, flow_set const* made) {
-      rules.check_uses(makers);
-      rules.check_ends(reached, made);
-    });
+  flow_resolution work(of);
+  for (int kind = 0; kind < of.kind_count; ++kind)
+    follow_users(work, kind);
+  work.link();
+  rules.check_uses(work);
+  rules.check_ends(work);
+  of.has_choices = has_choices(work);
 }
 
 //! The flow of kinds, with data.

@@ -161,8 +161,7 @@ namespace detail {
 microbatch_on(pipeline_view const& over, int stage, int device) noexcept {
   shape const& extents = over.extents;
   for (int route = 0; route < extents.routes() && route < extents.microbatches; ++route) {
-    bool const at_end = route > 0 && extents.where == placement::bidirectional;
-    int const microbatch = at_end ? extents.microbatches - 1 : route;
+    int const microbatch = microbatch_of(extents, route);
     if (device_of(over, stage, microbatch) == device)
       return microbatch;
   }
@@ -276,16 +275,6 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
                                 (has_before | has_after);
 }
 
-//! The device of a line.
-[[nodiscard]] constexpr int holder_of(pipeline_view const& over, int line) noexcept {
-  int const stage_count = over.extents.stages();
-  int const route = line / (over.declared->rows * stage_count);
-  if (over.holders != nullptr)
-    return over.holders[route * stage_count + line % stage_count];
-  return device_of(
-    over.extents, line % stage_count, route == 0 ? 0 : over.extents.microbatches - 1);
-}
-
 //! The holders of all stages in a table, which walks over many passes read without a division.
 class holder_table {
 public:
@@ -294,8 +283,8 @@ public:
     int const stage_count = of.extents.stages();
     for (int route = 0; route < of.extents.routes(); ++route)
       for (int stage = 0; stage < stage_count; ++stage)
-        holders_[route * stage_count + stage] = static_cast<std::uint16_t>(
-          holder_of(of, route * of.declared->rows * stage_count + stage));
+        holders_[route * stage_count + stage] =
+          static_cast<std::uint16_t>(device_of(of, stage, microbatch_of(of.extents, route)));
     over_.holders = holders_;
   }
   //! The pipeline, with the table of this.
@@ -390,11 +379,6 @@ namespace detail {
     per_stage = per_route * extents.chunks < per_stage ? per_route * extents.chunks : per_stage;
   }
   return over.declared->rows * most * per_stage;
-}
-
-//! The most passes that one device of a training pipeline with a named placement can have.
-[[nodiscard]] constexpr int row_capacity(shape const& extents) noexcept {
-  return row_capacity(pipeline_view{extents});
 }
 
 } // namespace detail

@@ -58,26 +58,6 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
   return false;
 }
 
-//! True for a datum that each unit of each stage may have: no other stage reads it.
-[[nodiscard]] constexpr bool is_on_all_stages(flow const& declared, int of) noexcept {
-  return declared.data[of].instance == datum::per::unit && !is_read_elsewhere(declared, of);
-}
-
-//! True for a kind that uses a datum of its own stage, without freeing it, and does not run before
-//! another kind that frees it.
-//! @param reached the rows that the other has waited for @param made the rows that the user makes
-[[nodiscard]] constexpr bool is_late_user(
-  flow const& declared, int user, int freer, int of, flow_set reached, flow_set made) noexcept {
-  bool uses = false;
-  for (effect const& one : declared.kinds[user]) {
-    bool const about = user != freer && one.of == of && one.stage == of_stage::own;
-    if (about && one.what == does::frees)
-      return false;
-    uses = uses || (about && has_slot(one.what));
-  }
-  return uses && (reached & made) == 0;
-}
-
 //! The reads of a kind, before implied ones are left out.
 struct kind_reads {
   flow_set own = 0;
@@ -129,13 +109,9 @@ struct data_users {
 //! Works out the links of a flow whose data and kinds are in place.
 class flow_resolution {
 public:
-  constexpr explicit flow_resolution(flow& target) : flow_(target) {}
-
-  //! @param check called with the kinds that make each datum, the rows that each kind has waited
-  //! for, and those that it makes, before the last is worked out: see `flow_rules`
+  //! Finds out what every kind makes and waits for.
   //! @throws std::invalid_argument with a sentence, where there is no such flow.
-  template <class Check>
-  constexpr void run(Check check) {
+  constexpr explicit flow_resolution(flow& target) : flow_(target) {
     number_engines();
     number_rows();
     find_readers();
@@ -145,18 +121,29 @@ public:
         place_slots(static_cast<pass_kind>(kind));
       }
     reach();
-    for (int kind = 0; kind < flow_.kind_count; ++kind)
-      follow_users(kind);
+  }
+  //! Lets a kind wait for whoever made a datum of its own stage.
+  constexpr void follow(int kind, int datum) {
+    kind_of_pass& follower = flow_.kinds[kind];
+    follower.effects[follower.effect_count++] = {does::follows, static_cast<std::uint8_t>(datum)};
+    reads_[kind].own = reads_[kind].own | only(flow_.row_of[datum]);
+    reach();
+  }
+  //! Writes the links, without waits that others imply.
+  //! @throws std::invalid_argument with a sentence, where a pass would have too many.
+  constexpr void link() {
     for (int kind = 0; kind < flow_.kind_count; ++kind)
       if (flow_.kinds[kind].exists())
         for (int after = 0; after < 2; ++after)
           link(kind, after == 1);
-    flow_set reached[flow::most_kinds]{};
-    for (int kind = 0; kind < flow_.kind_count; ++kind)
-      reached[kind] = reads_[kind].reached;
-    check(makers_, reached, made_);
-    find_choices();
   }
+  [[nodiscard]] constexpr flow const& of() const noexcept { return flow_; }
+  //! The kinds that make a datum or add to it.
+  [[nodiscard]] constexpr flow_set makers(int datum) const noexcept { return makers_[datum]; }
+  //! The rows that a kind makes.
+  [[nodiscard]] constexpr flow_set made(int kind) const noexcept { return made_[kind]; }
+  //! The rows of its own stage that a kind has waited for, and its own.
+  [[nodiscard]] constexpr flow_set reached(int kind) const noexcept { return reads_[kind].reached; }
 
 private:
   constexpr void number_engines() {
@@ -277,42 +264,12 @@ private:
     }
   }
 
-  //! Makes the kind that frees a datum run after all its users. Where the flow does not say so, the
-  //! kind follows what the users make, if each unit has that.
-  constexpr void follow_users(int freer) {
-    kind_of_pass& kind = flow_.kinds[freer];
-    int const declared = kind.effect_count;
-    for (int i = 0; i < declared; ++i)
-      for (int user = 0; user < flow_.kind_count; ++user) {
-        int const of = kind.effects[i].of;
-        if (kind.effects[i].what != does::frees ||
-            flow_.data[of].instance == datum::per::microbatch ||
-            !is_late_user(flow_, user, freer, of, reads_[freer].reached, made_[user]) ||
-            (reads_[user].reached & made_[freer]) != 0 ||
-            kind.effect_count == kind_of_pass::most_effects)
-          continue;
-        int made = 0;
-        while (made < flow_.data_count && !(flow_.data[made].wanted && holds(makers_[made], user) &&
-                                            makers_[made] == flow_.makers[flow_.row_of[made]] &&
-                                            is_on_all_stages(flow_, made)))
-          ++made;
-        if (made == flow_.data_count)
-          continue; // the rules refuse it
-        kind.effects[kind.effect_count++] = {does::follows, static_cast<std::uint8_t>(made)};
-        reads_[freer].own = reads_[freer].own | only(flow_.row_of[made]);
-        reach();
-      }
-  }
-
   //! The rows of its own stage that every maker of `row` has waited for.
   [[nodiscard]] constexpr flow_set reached_by_all_makers(int row) const noexcept {
     flow_set result = ~flow_set{0};
     for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
       result &= reads_[std::countr_zero(left)].reached;
     return result;
-  }
-  [[nodiscard]] constexpr bool all_makers_reach(int row, int wanted) const noexcept {
-    return holds(reached_by_all_makers(row), wanted);
   }
   [[nodiscard]] constexpr bool all_makers_read(int row, int input, int step) const noexcept {
     for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
@@ -343,11 +300,11 @@ private:
   [[nodiscard]] constexpr bool
   is_implied(int kind, flow_set own, int row, bool has_after) const noexcept {
     for (flow_set others = own & ~only(row); others != 0; others &= others - 1)
-      if (all_makers_reach(std::countr_zero(others), row))
+      if (holds(reached_by_all_makers(std::countr_zero(others)), row))
         return true;
     kind_reads const& reads = reads_[kind];
     return has_after && reads.input != kind_links::none && reads.input_step == 1 &&
-           all_makers_reach(reads.input, row) && all_makers_read(row, row, -1);
+           holds(reached_by_all_makers(reads.input), row) && all_makers_read(row, row, -1);
   }
 
   constexpr void link(int kind, bool has_after) {
@@ -396,46 +353,16 @@ private:
     }
   }
 
-  //! Is there a set of kinds that makes all rows once but is not what a unit needs? After many
-  //! sets without an answer the flow counts as one that has such a set: units are looked at then.
-  constexpr void find_choices() {
-    data_users const users(flow_);
-    for (int of = 0; of < flow_.data_count; ++of)
-      flow_.has_choices =
-        flow_.has_choices || (is_read_elsewhere(flow_, of) && !users.fill_row(flow_, of));
-    int left = 1024;
-    flow_.has_choices = flow_.has_choices || has_wrong_set(users, 0, 0, 0, left);
-  }
-
-  //! The same of the sets that have `chosen` and any of the kinds from a number on.
-  //! @param made the rows that the chosen ones make @param left how many sets are still looked at
-  constexpr bool has_wrong_set(
-    data_users const& users, int kind, flow_set chosen, flow_set made, int& left) const {
-    while (kind < flow_.kind_count && !flow_.kinds[kind].exists())
-      ++kind;
-    if (--left < 0)
-      return true;
-    if (kind == flow_.kind_count)
-      return !uses_all_data(users, chosen);
-    if ((made & made_[kind]) == 0 &&
-        has_wrong_set(users, kind + 1, chosen | only(kind), made | made_[kind], left))
-      return true;
-    for (int row = 0; row < flow_.rows; ++row) // without it, a later kind makes what is wanted
-      if (holds(made_[kind] & ~made, row) && flow_.wanted[row] &&
-          (flow_.makers[row] >> static_cast<unsigned>(kind)) == 1)
-        return false;
-    return has_wrong_set(users, kind + 1, chosen, made, left);
-  }
-
   flow& flow_;
   kind_reads reads_[flow::most_kinds]{};
   flow_set made_[flow::most_kinds]{};
   flow_set makers_[flow::most_data]{}; // by datum
 };
 
-//! A flow whose data and kinds are in place, and are known to keep the rules.
+//! A flow whose data and kinds are in place, and are known to keep the rules of `declare`: nothing
+//! that a kind frees is used later, and a unit has no other choice than who makes its rows.
 [[nodiscard]] constexpr flow resolved(flow of) {
-  flow_resolution(of).run([](auto const*...) {});
+  flow_resolution(of).link();
   return of;
 }
 

@@ -89,6 +89,11 @@ device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
 
 namespace detail {
 
+//! A microbatch that takes a way, where there is one.
+[[nodiscard]] constexpr int microbatch_of(shape const& extents, int route) noexcept {
+  return route > 0 && extents.where == placement::bidirectional ? extents.microbatches - 1 : route;
+}
+
 //! Checks that every extent is positive and that the whole fits the numbers of a pass.
 //! @throws std::invalid_argument with one sentence that names the extent.
 //! @param rows rows of the flow.

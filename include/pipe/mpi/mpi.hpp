@@ -9,11 +9,12 @@
 
 #if __cplusplus >= 202002L // what comes below would bury the one error of config.hpp
 #include <pipe/cluster/failure_origin.hpp>
+#include <pipe/cluster/gathered_trace.hpp>
 #include <pipe/cluster/plan_agreement.hpp>
 #include <pipe/cluster/store.hpp>
 #include <pipe/mpi/device.hpp>
 #include <pipe/mpi/store.hpp> // a runner needs one
-#include <pipe/plan/item.hpp>
+#include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/error.hpp>
@@ -54,22 +55,6 @@ struct mpi_options {
   //! The checked mode, as thread_options::guarded.
   bool guarded = false;
 };
-
-namespace detail {
-
-//! The ranks that a device exchanges messages with.
-[[nodiscard]] inline std::vector<int> peers_of(plan_view const& work, int device) {
-  std::vector<int> peers;
-  for (int peer = 0; peer < work.over.extents.devices; ++peer)
-    for (item const& step : work.program_of(device))
-      if (step.what != operation::run && work.message_of(step).peer == peer) {
-        peers.push_back(peer);
-        break;
-      }
-  return peers;
-}
-
-} // namespace detail
 
 //! @brief Runs plans with one MPI process per device, step after step: this process runs the
 //! program of the device that has its rank.
@@ -211,10 +196,11 @@ public:
       carried_.take(next.runs->slots(), next.runs->begins_again());
     } catch (detail::run_stop const& stop) {
       throw conclude({}, stop, next.runs->standing());
-    } catch (std::exception const& error) {
-      fail_in_pass(error.what());
-    } catch (...) {
-      fail_in_pass("an exception of a type that is no std::exception");
+    } catch (...) { // the stage's exception gets nested
+      std::string const where = "failed in " + next.runs->running();
+      std::throw_with_nested(conclude("rank " + std::to_string(rank_) + ' ' + where + ": ",
+                                      {detail::words_of_exception(), detail::failure_cause::own},
+                                      {where, {}}));
     }
   }
 
@@ -246,7 +232,18 @@ public:
   [[nodiscard]] dynamic_timetable trace() {
     refuse_after_failure();
     dynamic_timetable result;
-    guard("could not gather the trace", [&] { result = gather_trace(); });
+    mpi_plan const& ran = now_running_ != nullptr ? *now_running_ : *plans_.front();
+    detail::host_passes const& own = ran.runs->passes();
+    guard("could not gather the trace", [&] {
+      result = detail::gather_trace(
+        patience_.line,
+        options_.name + "/trace " + std::to_string(traces_++) + '/',
+        rank_,
+        ran.work,
+        options_.deadline,
+        now_,
+        [&](std::size_t item, bool end) { return (end ? own.ends() : own.starts())[item]; });
+    });
     return result;
   }
 
@@ -366,9 +363,12 @@ private:
   //! An empty message each way between all ranks that will exchange any: MPI connects at first use.
   void connect(plan_view const& work) {
     std::vector<int> peers;
-    for (int const peer : detail::peers_of(work, rank_))
-      if (std::find(connected_.begin(), connected_.end(), peer) == connected_.end())
+    for (detail::device_pair const& pair : detail::device_pairs(work)) {
+      int const peer = pair.one == rank_ ? pair.other : pair.one;
+      if ((pair.one == rank_ || pair.other == rank_) &&
+          std::find(connected_.begin(), connected_.end(), peer) == connected_.end())
         peers.push_back(peer);
+    }
     std::vector<MPI_Request> requests(2 * peers.size(), MPI_REQUEST_NULL);
     for (std::size_t i = 0; i < peers.size(); ++i) {
       check(MPI_Irecv(nullptr, 0, MPI_BYTE, peers[i], 0, channel_, &requests[2 * i]), "MPI_Irecv");
@@ -384,41 +384,6 @@ private:
     now_ = {"has connected to its peers", {}};
   }
 
-  //! Every rank sends the times of its passes to all.
-  [[nodiscard]] dynamic_timetable gather_trace() {
-    mpi_plan const& ran = now_running_ != nullptr ? *now_running_ : *plans_.front();
-    plan_view const& view = ran.view;
-    now_ = {"gathers the trace", {}};
-    std::vector<int> counts;
-    std::vector<int> offsets;
-    int all = 0;
-    for (int each = 0; each < devices_; ++each) {
-      offsets.push_back(all);
-      counts.push_back(static_cast<int>(2 * view.program_of(each).size()));
-      all += counts.back();
-    }
-    std::vector<double> own(ran.runs->passes().starts().begin(), ran.runs->passes().starts().end());
-    own.insert(own.end(), ran.runs->passes().ends().begin(), ran.runs->passes().ends().end());
-    std::vector<double> times(static_cast<std::size_t>(all));
-    MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Iallgatherv(own.data(),
-                          static_cast<int>(own.size()),
-                          MPI_DOUBLE,
-                          times.data(),
-                          counts.data(),
-                          offsets.data(),
-                          MPI_DOUBLE,
-                          channel_,
-                          &request),
-          "MPI_Iallgatherv");
-    await(request, "gathering the trace");
-    return detail::trace_of(ran.work, [&](int each, std::size_t item, bool end) {
-      std::size_t const size = view.program_of(each).size();
-      return times[static_cast<std::size_t>(offsets[static_cast<std::size_t>(each)]) +
-                   (end ? size : 0) + item];
-    });
-  }
-
   //! Tells the others why and where this rank has stopped, and hears where they have.
   //! @param who what to put before the reason, where it is this rank's own.
   run_error
@@ -430,14 +395,6 @@ private:
     run_error const failure = report.made("run: ");
     failed_ = failure.device();
     return failure;
-  }
-
-  //! To be called from a handler: the stage's exception gets nested.
-  [[noreturn]] void fail_in_pass(char const* cause) {
-    std::string const where = "failed in " + now_running_->runs->running();
-    std::throw_with_nested(conclude("rank " + std::to_string(rank_) + ' ' + where + ": ",
-                                    {cause, detail::failure_cause::own},
-                                    {where, {}}));
   }
 
   Stages* stages_;
@@ -452,6 +409,7 @@ private:
   detail::mpi_memory memory_;
   std::vector<std::unique_ptr<mpi_plan>> plans_;
   int taken_ = 0;                   // plans so far, those among them that are gone
+  int traces_ = 0;                  // so far
   mpi_plan* now_running_ = nullptr; // the plan of the last step
   detail::carried_totals carried_;
   bool answered_ = false; // for a pass that lasts; of the watchdog

@@ -2,9 +2,11 @@
 #pragma once
 
 //! @file
-//! @brief In which rounds devices connect before the first step. Header for
-//! pipelining::detail::connect_rounds.
+//! @brief What a transport asks of a plan: in which rounds devices connect before the first step,
+//! and which messages are broadcasts. Header for pipelining::detail::connect_rounds and
+//! is_broadcast.
 
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 
@@ -16,6 +18,20 @@
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
+
+//! @brief True for a message of an exchange that brings the same from one device to all others.
+//! @param step one of its ends.
+[[nodiscard]] constexpr bool is_broadcast(plan_view const& work, item const& step) noexcept {
+  int const exchange = work.exchange_at(step);
+  if (exchange == nothing || work.over.in_group(step.work.stage))
+    return false;
+  int receivers = 0;
+  for (int number = 0; number < readers(work.over, step.work); ++number)
+    if (receiver(work.over, step.work, number) != nothing &&
+        exchange_of(work.over, step.work, number) == exchange)
+      ++receivers;
+  return receivers == work.over.extents.devices - 1;
+}
 
 //! Two devices that exchange messages: in round `round` both make their connections, in both
 //! directions that are in use, and wait for them.

@@ -2,11 +2,14 @@
 #pragma once
 
 //! @file
-//! @brief Types of numbers by their names in safetensors files. Header for
+//! @brief Types and shapes of tensors, as safetensors files write them. Header for
 //! pipelining::detail::bytes_of_dtype.
 
 #include <array>
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -38,6 +41,14 @@ inline constexpr std::array<dtype_size, 17> dtype_sizes = {{{"BOOL", 1},
     if (each.name == dtype)
       return each.bytes;
   return 0;
+}
+
+//! Such as "[4,8]".
+[[nodiscard]] inline std::string list_of(std::vector<std::int64_t> const& numbers) {
+  std::string text = "[";
+  for (std::int64_t const number : numbers)
+    text.append(text.size() == 1 ? "" : ",").append(std::to_string(number));
+  return text + ']';
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -46,27 +46,20 @@ struct hasher {
     word = (word ^ (word >> 27)) * 0x94d049bb133111ebu;
     return word ^ (word >> 31);
   }
-  constexpr void add(std::int64_t value) noexcept {
-    auto const word = static_cast<std::uint64_t>(value);
+  constexpr void add(std::string_view text) noexcept {
+    add(text.size());
+    for (char const c : text)
+      add(static_cast<unsigned char>(c));
+  }
+  //! Adds whole numbers and enumerators.
+  constexpr void add(auto... numbers) noexcept {
+    (add_word(static_cast<std::uint64_t>(static_cast<std::int64_t>(numbers))), ...);
+  }
+
+private:
+  constexpr void add_word(std::uint64_t word) noexcept {
     state.high = mix(state.high + 0x9e3779b97f4a7c15u + word);
     state.low = mix((state.low ^ word) * 0xff51afd7ed558ccdu + 1);
-  }
-  constexpr void add(std::string_view text) noexcept {
-    add(static_cast<std::int64_t>(text.size()));
-    for (char const c : text)
-      add(static_cast<std::int64_t>(static_cast<unsigned char>(c)));
-  }
-  constexpr void add(pass const& what) noexcept {
-    add(static_cast<std::int64_t>(what.kind));
-    add(what.overlapped ? 1 : 0);
-    add(what.stage);
-    add(what.microbatch);
-    add(what.chunk);
-  }
-  constexpr void add(use const& one) noexcept {
-    add(static_cast<std::int64_t>(one.of));
-    add(static_cast<std::int64_t>(one.at));
-    add(one.index);
   }
 };
 
@@ -94,18 +87,14 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int 
   bool const message = step.what != operation::run;
   hasher& order = message ? hashes.messages : hashes.passes;
   message_end const end = message ? work.message_of(step) : message_end{};
-  order.add(device);
-  order.add(static_cast<std::int64_t>(step.what));
-  order.add(step.work);
+  pass const& what = step.work;
+  order.add(device, step.what, what.kind, what.overlapped, what.stage, what.microbatch, what.chunk);
   if (step.about != subject::pass)
-    for (int const number : {static_cast<int>(step.about), end.number, rows_of(work, step)})
-      order.add(number);
+    order.add(step.about, end.number, rows_of(work, step));
   if (work.over.edges != nullptr)
     order.add(end.number);
   if (message) {
-    order.add(end.peer);
-    order.add(group);
-    order.add(end.sequence);
+    order.add(end.peer, group, end.sequence);
     if (int const exchange = work.exchange_at(step); exchange != nothing)
       order.add(exchange);
     order.add(step.what == operation::send ? work.key(device, end.peer)
@@ -115,7 +104,7 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int 
   }
   hashes.slots.add(step.lane);
   for (use const& one : work.uses_of(step))
-    hashes.slots.add(one);
+    hashes.slots.add(one.of, one.at, one.index);
   hashes.slots.add(step.wait_count);
   for (int const wait : work.waits_of(step))
     hashes.slots.add(wait);
@@ -125,11 +114,8 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int 
 constexpr void add_memory(plan_hashes& hashes, plan_view work, int device) noexcept {
   for (int of = 0; of < slot_classes; ++of) {
     slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
-    if (layout.count == 0)
-      continue;
-    hashes.slots.add(of);
-    for (std::int64_t const number : {std::int64_t{layout.count}, layout.bytes, layout.offset})
-      hashes.slots.add(number);
+    if (layout.count != 0)
+      hashes.slots.add(of, layout.count, layout.bytes, layout.offset);
   }
   hashes.slots.add(work.arena_bytes[device]);
 }
@@ -139,7 +125,7 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
   int const stage_count = over.extents.stages();
   for (int stage = 0; stage < stage_count; ++stage)
     for (int route = 0; route < over.extents.routes(); ++route)
-      hashes.passes.add(holder_of(over, route * over.declared->rows * stage_count + stage));
+      hashes.passes.add(device_of(over, stage, microbatch_of(over.extents, route)));
   int const edges = over.edges == nullptr ? 0 : table_size(over.edges, stage_count);
   for (int i = 0; i < edges; ++i)
     hashes.passes.add(over.edges[i]);
@@ -206,7 +192,7 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
   all.add(elements);
   all.add(std::string_view(result.lines));
   for (hasher const& part : {hashes.passes, hashes.messages, hashes.sizes, hashes.slots})
-    all.add(static_cast<std::int64_t>(part.state.low));
+    all.add(part.state.low);
   result.print = all.state;
   hash("the fingerprint", all);
   return result;

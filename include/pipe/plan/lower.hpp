@@ -188,14 +188,15 @@ inline void check_budget(plan_view work, std::int64_t limit) {
 
 //! Writes the programs of all devices. Workers make events as they need them. Exchanges and hooks
 //! look back, and edges to other chunks take long, so there they are made once.
-template <communication_policy Policy, worker_group Workers>
+//! @param joins whether the messages of an exchange are one step
+template <worker_group Workers>
 void write_programs(timetable_view const& table,
                     std::vector<int> const& order,
                     data_uses const& uses,
+                    bool joins,
                     program_writer& writer,
                     plan& result,
                     Workers const& by) {
-  bool const joins = joins_exchanges<Policy>() && graph_width(table.over) > 1;
   if (joins)
     check_exchange_size(table.over);
   std::vector<int> entries(joins ? static_cast<std::size_t>(table.over.pass_indices()) : 0,
@@ -204,7 +205,7 @@ void write_programs(timetable_view const& table,
   message_placement const placement{table,
                                     order.data(),
                                     static_cast<int>(order.size()),
-                                    Policy::duplex_groups,
+                                    result.duplex_groups,
                                     known,
                                     joins ? entries.data() : nullptr};
   if (joins || uses.across || has_hooks(result)) {
@@ -239,7 +240,7 @@ void write_programs(timetable_view const& table,
 }
 
 //! Completes the programs of all devices.
-template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
+template <buffer_sizes Sizes, worker_group Workers>
 void complete_programs(program_writer& writer,
                        data_uses const& uses,
                        Sizes const& sizes,
@@ -259,7 +260,7 @@ void complete_programs(program_writer& writer,
     own.reserve(
       at(result.offsets[at(parts.first(part + 1))] - result.offsets[at(parts.first(part))]));
     for (int device = parts.first(part); device < parts.first(part + 1); ++device)
-      space.lower<Policy>(writer.of(device), device, writer.times(device), sizes, result, own);
+      space.lower(writer.of(device), device, writer.times(device), sizes, result, own);
     waits[at(part)] = std::move(own);
   });
   result.waits = std::move(waits.front());
@@ -292,9 +293,10 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
   choose_hooks(table, sizes, result);
   data_uses const uses(over, kinds_of(table));
   program_writer writer(table, result);
-  write_programs<Policy>(table, order, uses, writer, result, by);
+  bool const joins = joins_exchanges<Policy>() && graph_width(over) > 1;
+  write_programs(table, order, uses, joins, writer, result, by);
   order = {};
-  complete_programs<Policy>(writer, uses, sizes, result, by);
+  complete_programs(writer, uses, sizes, result, by);
   check_layouts(result);
   if (proof const verdict = prove(result, by); !verdict)
     throw std::logic_error(describe(verdict, result));

@@ -309,20 +309,6 @@ exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
   return pass_index(over, first) * over.declared->data_count + reader.product;
 }
 
-//! @brief True for a message of an exchange that brings the same from one device to all others.
-//! @param step one of its ends.
-[[nodiscard]] constexpr bool is_broadcast(plan_view const& work, item const& step) noexcept {
-  int const exchange = work.exchange_at(step);
-  if (exchange == nothing || work.over.in_group(step.work.stage))
-    return false;
-  int receivers = 0;
-  for (int number = 0; number < readers(work.over, step.work); ++number)
-    if (receiver(work.over, step.work, number) != nothing &&
-        exchange_of(work.over, step.work, number) == exchange)
-      ++receivers;
-  return receivers == work.over.extents.devices - 1;
-}
-
 //! The subject of a step in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
 //! @param rows of totals that it is about
 [[nodiscard]] inline std::string

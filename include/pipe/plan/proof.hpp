@@ -6,9 +6,7 @@
 
 #include <pipe/flow/pass.hpp>
 #include <pipe/plan/item.hpp>
-#include <pipe/plan/plan.hpp>
 
-#include <cstddef>
 #include <cstdint>
 
 namespace pipelining::inline v0_3 {
@@ -41,8 +39,7 @@ struct proof {
   int item_index = nothing;   //!< on `device`; `nothing` for a pass that no device runs
   int other_device = nothing; //!< the device it is in conflict with
   int other_item = nothing;   //!< on the other device
-  pass what{};                //!< the pass of the item, or the one that is missing
-  pass other{};               //!< the pass of the other item
+  pass what{};                //!< the pass that is missing where no device runs it
   detail::subject about = detail::subject::pass; //!< what is missing where no device runs it
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept {
@@ -79,22 +76,6 @@ namespace detail {
     return "two plans in a row differ in their devices, stages or communicators";
   }
   return "unknown rule";
-}
-
-//! Fills in the passes of the items that a verdict names.
-[[nodiscard]] constexpr proof with_passes(proof verdict, plan_view work) noexcept {
-  auto const pass_of = [&work](int device, int index, pass known) {
-    if (device < 0 || index < 0)
-      return known;
-    auto const steps = work.program_of(device);
-    auto const at = static_cast<std::size_t>(index);
-    return at < steps.size() ? steps[at].work : known;
-  };
-  if (verdict)
-    return verdict;
-  verdict.what = pass_of(verdict.device, verdict.item_index, verdict.what);
-  verdict.other = pass_of(verdict.other_device, verdict.other_item, verdict.other);
-  return verdict;
 }
 
 } // namespace detail

@@ -32,42 +32,37 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! True when a copy of a stage has a step about `about`. The copy of the first microbatch
-//! contributes.
-[[nodiscard]] constexpr bool
-wants_other(plan_view const& work, subject about, int stage, int device) noexcept {
-  if (class_of(about) == slot_class::copied_gradient)
-    return has_hooks(work) && copies_of(work.over, stage) > 1 &&
-           !goes_forward_only(work.over, stage);
-  if (class_of(about) == slot_class::tied_gradient)
-    return work.tied_bytes > 0 && holds_tied(work.over.extents, stage);
-  if (work.totals_bytes <= 0)
-    return false;
-  if (about == subject::validation)
-    return validates(work.validation);
-  if (about == subject::early_update)
-    return steps_early(work.validation);
-  if (about == subject::update)
-    return !work.evaluates && work.validation == step_validation::at_once;
-  return about == subject::contribution && work.validation != step_validation::last &&
-         device_of(work, stage) == device;
+//! The steps that are no passes of a copy of a stage, by their subjects. The copy of the first
+//! microbatch contributes.
+[[nodiscard]] constexpr flow_set
+wanted_others(plan_view const& work, int stage, int device) noexcept {
+  bool const copied =
+    has_hooks(work) && copies_of(work.over, stage) > 1 && !goes_forward_only(work.over, stage);
+  bool const tied = work.tied_bytes > 0 && holds_tied(work.over.extents, stage);
+  bool const totals = work.totals_bytes > 0;
+  bool const last = work.validation == step_validation::last;
+  bool const at_once = work.validation == step_validation::at_once;
+  flow_set wanted = 0;
+  auto const want = [&wanted](subject about, bool wants) {
+    wanted |= wants ? only(static_cast<int>(about)) : 0;
+  };
+  want(subject::copied_gradient, copied);
+  want(subject::add_copies, copied);
+  want(subject::tied_gradient, tied);
+  want(subject::add_tied, tied);
+  want(subject::contribution, totals && !last && device_of(work, stage) == device);
+  want(subject::update, totals && at_once && !work.evaluates);
+  want(subject::early_update, totals && steps_early(work.validation));
+  want(subject::validation, totals && validates(work.validation));
+  return wanted;
 }
-
-[[nodiscard]] constexpr int other_indices(shape const& extents) noexcept {
-  return subject_count * extents.stages() * most_copies(extents);
-}
-
 [[nodiscard]] constexpr int unit_indices(pipeline_view const& over) noexcept {
   return over.extents.stages() * over.units();
 }
-
-//! The number of a step that is no pass. @pre the device has a copy of the stage
-[[nodiscard]] constexpr int
-other_index(plan_view const& work, subject about, int stage, int device) noexcept {
-  int const line = static_cast<int>(about) * work.over.extents.stages() + stage;
-  return line * most_copies(work.over.extents) + copies_below(work.over, stage, device);
+//! The number of a copy of a stage. @pre the device has one
+[[nodiscard]] constexpr int copy_index(pipeline_view const& over, int stage, int device) noexcept {
+  return stage * most_copies(over.extents) + copies_below(over, stage, device);
 }
-
 //! The lane of a copy, `nothing` for a pass of the compute engine.
 [[nodiscard]] constexpr int
 lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
@@ -78,13 +73,13 @@ lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
 
 //! Notes of all devices. Each writes parts of its own, so several may be looked at side by side.
 struct device_notes {
-  owned<int> sender;           //!< [message_indices], as in entered_messages
-  owned<flow_set> kinds;       //!< [S units], of the passes that have run
-  owned<unsigned char> others; //!< [other_indices], whether other steps have
+  owned<int> sender;      //!< [message_indices], as in entered_messages
+  owned<flow_set> kinds;  //!< [S units], of the passes that have run
+  owned<flow_set> others; //!< [S copies], of the other steps that have, by subject
 
   explicit device_notes(plan_view const& work)
       : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
-        others(other_indices(work.over.extents), 0) {}
+        others(work.over.extents.stages() * most_copies(work.over.extents), 0) {}
 };
 
 //! Enters a step that a device runs: on the device of its stage and on its engine, none twice.
@@ -93,19 +88,15 @@ enter_step(plan_view const& work, int device, item const& step, device_notes con
   pipeline_view const& over = work.over;
   if (device_of(over, step.work) != device)
     return proof::rule::wrong_passes;
-  bool entered = false;
-  if (step.about == subject::pass) {
-    flow_set& kinds = ran.kinds[step.work.stage * over.units() + over.unit_of(step.work)];
-    entered = holds(kinds, index_of(step.work.kind));
-    kinds |= only(index_of(step.work.kind));
-  } else {
-    unsigned char& other = ran.others[other_index(work, step.about, step.work.stage, device)];
-    entered = other != 0;
-    other = 1;
-  }
-  if (entered)
+  int const stage = step.work.stage;
+  bool const is_pass = step.about == subject::pass;
+  flow_set& entered = is_pass ? ran.kinds[stage * over.units() + over.unit_of(step.work)]
+                              : ran.others[copy_index(over, stage, device)];
+  int const number = is_pass ? index_of(step.work.kind) : static_cast<int>(step.about);
+  if (holds(entered, number))
     return proof::rule::wrong_passes;
-  int const lane = step.about == subject::pass ? lane_of_engine(work, device, step.work) : nothing;
+  entered |= only(number);
+  int const lane = is_pass ? lane_of_engine(work, device, step.work) : nothing;
   return step.lane == lane ? proof::rule::none : proof::rule::wrong_lane;
 }
 
@@ -116,15 +107,13 @@ constexpr proof find_missing_other(plan_view const& work, device_notes const& ra
     return verdict; // and check_form knows no such step
   for (int stage = 0; stage < work.over.extents.stages(); ++stage)
     for_each_copy(work.over, stage, [&](int device, int) {
-      for (int number = 1; number < subject_count; ++number) {
-        auto const about = static_cast<subject>(number);
-        bool const runs = ran.others[other_index(work, about, stage, device)] != 0;
-        if (!verdict || runs == wants_other(work, about, stage, device))
-          continue;
-        verdict = {proof::rule::wrong_passes, device};
-        verdict.what.stage = static_cast<std::uint16_t>(stage);
-        verdict.about = about;
-      }
+      flow_set const wrong =
+        ran.others[copy_index(work.over, stage, device)] ^ wanted_others(work, stage, device);
+      if (!verdict || wrong == 0)
+        return;
+      verdict = {proof::rule::wrong_passes, device};
+      verdict.what.stage = static_cast<std::uint16_t>(stage);
+      verdict.about = static_cast<subject>(std::countr_zero(wrong));
     });
   return verdict;
 }
@@ -168,7 +157,7 @@ constexpr proof find_missing(plan_view const& work, device_notes const& ran) noe
     }
     int const row = std::max(find_wrong_row(declared, kinds, only), 0);
     pass const what = pass_at(over, row * unit_indices(over) + unit);
-    return {proof::rule::wrong_passes, device_of(over, what), nothing, nothing, nothing, what, {}};
+    return {proof::rule::wrong_passes, device_of(over, what), nothing, nothing, nothing, what};
   }
   return find_missing_other(work, ran);
 }
@@ -272,9 +261,8 @@ constexpr proof check_validation(plan_view const& work) noexcept {
     return false;
   for (int i = 0; i < mine.stages() * mine.routes() && !both_ways; ++i) {
     int const stage = i % mine.stages();
-    int const route = i / mine.stages();
-    if (holder_of(one.over, route * one.over.declared->rows * mine.stages() + stage) !=
-        holder_of(other.over, route * other.over.declared->rows * mine.stages() + stage))
+    int const microbatch = microbatch_of(mine, i / mine.stages());
+    if (device_of(one, stage, microbatch) != device_of(other, stage, microbatch))
       return false;
   }
   return true;
@@ -282,9 +270,7 @@ constexpr proof check_validation(plan_view const& work) noexcept {
 
 //! The two ends of all messages.
 inline proof check_all_messages(plan_view const& work) {
-  owned<int> sender(message_indices(work), nothing);
-  owned<int> receiver(message_indices(work), nothing);
-  message_ends const ends{sender, receiver};
+  owned<int> const ends(2 * std::ptrdiff_t{message_indices(work)}, nothing);
   proof verdict;
   for (int device = 0; device < work.over.extents.devices && verdict; ++device)
     verdict = enter_messages(work, device, ends);
@@ -392,7 +378,7 @@ template <detail::worker_group Workers = detail::one_worker>
   detail::holder_table const holders(work.over);
   plan_view seen = work;
   seen.over = holders.over();
-  return detail::with_passes(detail::plan_checks(seen).find_broken(by), work);
+  return detail::plan_checks(seen).find_broken(by);
 }
 
 namespace detail {
@@ -432,23 +418,22 @@ namespace detail {
     return text + ":\n" + detail::describe_circle(work);
   if (verdict.broken == proof::rule::seam)
     return text + " (device " + std::to_string(verdict.device) + ")";
-  auto const name = [&](int device, int index, pass const& what) {
-    pipeline_view const& over = work.over;
+  auto const name = [&](int device, int index) {
     std::string words = "device " + std::to_string(device);
     if (index == nothing) {
       item missing;
-      missing.work = what;
+      missing.work = verdict.what;
       missing.about = verdict.about;
-      return words + ": " + detail::describe_subject(missing, over);
+      return words + ": " + detail::describe_subject(missing, work.over);
     }
     auto const steps = work.program_of(device);
     auto const at = static_cast<std::size_t>(index);
     return words + ", item " + std::to_string(index) +
            (at < steps.size() ? ": " + describe(steps[at], work) : ", which does not exist");
   };
-  text += " (" + name(verdict.device, verdict.item_index, verdict.what);
+  text += " (" + name(verdict.device, verdict.item_index);
   if (verdict.other_item >= 0 && verdict.other_device >= 0)
-    text += "; with " + name(verdict.other_device, verdict.other_item, verdict.other);
+    text += "; with " + name(verdict.other_device, verdict.other_item);
   return text + ")";
 }
 

@@ -52,8 +52,7 @@ class called_runner {
 public:
   //! @brief As thread_runner's, but for threads.
   called_runner(plan work, Stages& stages, called_options options = {})
-      : stages_(&stages), board_(work.over.extents.devices, {options.deadline, options.guarded}),
-        hands_(static_cast<std::size_t>(board_.devices)) {
+      : stages_(&stages), board_(work.over.extents.devices, {options.deadline, options.guarded}) {
     put(std::move(work), 0);
   }
   called_runner(called_runner const&) = delete;
@@ -84,28 +83,25 @@ public:
     board_.forget_failure();
     board_.what.store(detail::errand::step, std::memory_order_relaxed); // for reports
     board_.begin_step(next);
-    for (hand& each : hands_)
-      each.ended.store(false, std::memory_order_relaxed);
+    board_.share.send(0); // all devices are thread 0's, which stands for any
     in_step_ = true;
   }
 
   //! @brief Runs passes of a device until it must wait for another one, or has ended its program.
   //! What stages throw is kept for `finish_step`, and ends the program of all devices.
   //! @return whether it has ended.
-  //! @throws std::logic_error between steps, and where another thread is at this device.
+  //! @throws std::logic_error between steps, and where another thread is at this device;
+  //! std::out_of_range where there is no such device.
   bool poll(int device) {
     if (!in_step_)
       throw std::logic_error("run: no step has begun; call begin_step() before poll()");
-    hand& own = hands_.at(static_cast<std::size_t>(device));
-    if (own.taken.exchange(true, std::memory_order_acquire))
+    if (device < 0 || device >= board_.devices)
+      throw std::out_of_range("run: the plan has no device " + std::to_string(device));
+    bool const ended = board_.share.is_home(device);
+    if (!ended && !detail::advance_device(board_, *stages_, device, 0))
       throw std::logic_error("run: two threads are at device " + std::to_string(device) +
                              "; each device has one at a time");
-    if (!own.ended.load(std::memory_order_relaxed))
-      own.ended.store(detail::thread_device<Stages>(board_, *stages_, device).advance(),
-                      std::memory_order_relaxed);
-    bool const ended = own.ended.load(std::memory_order_relaxed);
-    own.taken.store(false, std::memory_order_release);
-    return ended;
+    return board_.share.is_home(device);
   }
   //! @brief The same for each device in turn. @return whether all have ended.
   bool poll() {
@@ -141,8 +137,7 @@ public:
   void finish_step() {
     bool const failed = board_.failed_device.load(std::memory_order_acquire) != nothing;
     for (int device = 0; device < board_.devices; ++device)
-      if (!hands_[static_cast<std::size_t>(device)].ended.load(std::memory_order_relaxed) &&
-          !(failed && poll(device)))
+      if (!board_.share.is_home(device) && !(failed && poll(device)))
         throw std::logic_error("run: device " + std::to_string(device) +
                                " has not ended its program; poll it until it has");
     in_step_ = false;
@@ -171,26 +166,15 @@ public:
   [[nodiscard]] dynamic_timetable trace() const { return board_.last_trace(); }
 
 private:
-  //! The threads at a device, one at a time: releases what one has done to the next.
-  struct alignas(detail::cache_line) hand {
-    std::atomic<bool> taken = false;
-    std::atomic<bool> ended = false;
-  };
-
   plan_number put(plan work, std::size_t at) {
     refuse_in_step();
-    if (!board_.plans.empty())
-      detail::check_addition(board_.plans.front()->view, work);
-    detail::check_stages(work, *stages_);
-    board_.put(std::move(work), at);
+    plan_number const number = board_.put(std::move(work), at, *stages_);
     touch();
-    return {static_cast<int>(at)};
+    return number;
   }
   void touch() {
-    for (int device = 0; device < board_.devices; ++device) {
-      board_.memories[device].touch();
-      board_.host_memories[device].touch();
-    }
+    for (int device = 0; device < board_.devices; ++device)
+      board_.touch(device);
   }
   void refuse_in_step() const {
     if (in_step_)
@@ -198,7 +182,6 @@ private:
   }
   Stages* stages_;
   detail::thread_board board_;
-  std::vector<hand> hands_; // [P]
   std::atomic<bool> in_step_ = false;
 };
 

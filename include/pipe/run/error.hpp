@@ -6,6 +6,7 @@
 
 #include <pipe/config.hpp>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -31,5 +32,20 @@ public:
 private:
   int device_;
 };
+
+namespace detail {
+
+//! The words of the exception in flight. @pre called from a handler.
+[[nodiscard]] inline std::string words_of_exception() {
+  try {
+    throw;
+  } catch (std::exception const& thrown) {
+    return thrown.what();
+  } catch (...) {
+    return "an exception of a type that is no std::exception";
+  }
+}
+
+} // namespace detail
 
 } // namespace pipelining::inline v0_3

@@ -23,30 +23,21 @@ namespace pipelining::inline v0_3::detail {
 
 //! The calls that the loop makes to a device and its transport.
 //!
-//! `wait_for(item, stream)` orders what comes next on the stream after an item of this device; it
-//! may block or not. `run(index, item)` runs or enqueues a pass. `post(first, items)` posts the
-//! messages of one group together. `finish()` returns when everything has completed.
+//! `wait_for(index, item)` orders an item after an earlier one of this device; it may block or not.
+//! `run(index, item)` runs or enqueues a pass. `run_together(first, items)` runs the halves of a
+//! composite pass as one, or says false where their stages cannot: the loop runs them in turn then.
+//! `post(first, items)` posts the messages of one group together. `begins_again()` tells whether a
+//! validation has found the optimizer's step of the iteration before wrong. `finish()` comes after
+//! the last item.
 template <class Device>
 concept execution_device =
   requires(Device& device, int index, item const& step, std::span<item const> group) {
   device.wait_for(index, step);
   device.run(index, step);
+  { device.run_together(index, group) } -> std::same_as<bool>;
   device.post(index, group);
-  device.finish();
-};
-
-//! `run_together(first, items)`: a device that runs the halves of a composite pass as one.
-//! @return false where their stages cannot; the loop runs them in turn then.
-template <class Device>
-concept composing_device = requires(Device& device, int index, std::span<item const> pair) {
-  { device.run_together(index, pair) } -> std::same_as<bool>;
-};
-
-//! `begins_again()`: a device that can tell whether a validation has found the optimizer's
-//! step of the iteration before wrong.
-template <class Device>
-concept restarting_device = requires(Device& device) {
   { device.begins_again() } -> std::same_as<bool>;
+  device.finish();
 };
 
 //! Runs one item of a device's program, or one whole group of messages. Decides nothing:
@@ -65,10 +56,8 @@ execute_item(plan_view const& work, std::span<item const> steps, int first, Devi
   for (item const& step : group)
     for (int const wait : work.waits_of(step))
       device.wait_for(wait, step);
-  if constexpr (composing_device<Device>)
-    if (group.size() > 1 && group.front().what == operation::run &&
-        device.run_together(first, group))
-      return end;
+  if (group.size() > 1 && group.front().what == operation::run && device.run_together(first, group))
+    return end;
   if (group.front().what == operation::run)
     for (int i = first; i < end; ++i)
       device.run(i, steps[static_cast<std::size_t>(i)]);
@@ -77,38 +66,42 @@ execute_item(plan_view const& work, std::span<item const> steps, int first, Devi
   return end;
 }
 
-//! `ready(next)`: a device that can tell whether the item or group at `next`, or the end of
-//! the program, has all that it waits for.
-template <class Device>
-concept resumable_device = requires(Device& device, int next) {
-  { device.ready(next) } -> std::same_as<bool>;
-};
+//! Receives what other devices have sent before they knew that the iteration begins again.
+//! @param next the item from which on there may be such messages; the end of the program then.
+template <execution_device Device>
+[[gnu::noinline]] void
+receive_early(plan_view const& work, int device_number, int& next, Device& device) {
+  auto const steps = work.program_of(device_number);
+  while (next < static_cast<int>(steps.size())) {
+    int const end = end_of_group(steps, next);
+    auto const from = static_cast<std::size_t>(next);
+    if (arrives_early(work, device_number, steps[from]))
+      device.post(next, steps.subspan(from, static_cast<std::size_t>(end) - from));
+    next = end;
+  }
+}
 
 //! Goes on with the program of one device; where the iteration must begin again, up to its last
 //! validation, and receives what other devices have sent by then.
 //!
 //! @param next the item to go on with, 0 at first; what comes next then.
-//! @return whether the program has ended; false where a resumable device must wait first.
-//! @throws what the device throws.
-template <execution_device Device>
-bool advance(plan_view const& work, int device_number, int& next, Device& device) {
+//! @param ready `ready(device, next)`, whether the item or group at `next`, or the end of the
+//! program, has all that it waits for.
+//! @return whether the program has ended; false where something is not ready.
+//! @throws what the device throws, and `ready`.
+template <execution_device Device, class Ready>
+bool advance(plan_view const& work, int device_number, int& next, Device& device, Ready ready) {
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
   int const validated = behind_validation(work, device_number);
   for (;;) {
-    if constexpr (resumable_device<Device>)
-      if (!device.ready(next))
-        return false;
+    if (!ready(device, next))
+      return false;
     if (next == count)
       break;
     next = execute_item(work, steps, next, device);
-    if constexpr (restarting_device<Device>)
-      if (next == validated && device.begins_again()) {
-        for (auto i = static_cast<std::size_t>(next); i < steps.size(); ++i)
-          if (arrives_early(work, device_number, steps[i]))
-            device.post(static_cast<int>(i), steps.subspan(i, 1));
-        next = count;
-      }
+    if (next == validated && device.begins_again())
+      receive_early(work, device_number, next, device);
   }
   device.finish();
   return true;
@@ -118,9 +111,8 @@ bool advance(plan_view const& work, int device_number, int& next, Device& device
 //! @throws what the device throws.
 template <execution_device Device>
 void execute(plan_view const& work, int device_number, Device& device) {
-  static_assert(!resumable_device<Device>, "a resumable device returns early: call advance");
   int next = 0;
-  (void)advance(work, device_number, next, device);
+  (void)advance(work, device_number, next, device, [](auto&, int) { return true; });
 }
 
 //! The rows that a device has when it steps early: rows of the stages of the devices up to it. The

@@ -99,9 +99,10 @@ public:
   [[nodiscard]] std::string describe() const {
     std::string text;
     for (tensor const& each : tensors_) {
-      text += (text.empty() ? "" : ", ") + each.name + ' ' + each.dtype + list(each.shape);
+      text +=
+        (text.empty() ? "" : ", ") + each.name + ' ' + each.dtype + detail::list_of(each.shape);
       if (!each.strides.empty())
-        text += " by " + list(each.strides);
+        text += " by " + detail::list_of(each.strides);
     }
     return text.empty() ? "none" : text;
   }
@@ -116,12 +117,6 @@ private:
     if (b > most_bytes - a)
       refuse(one, "has more than 2^62 bytes; are its shape and strides right?");
     return a + b;
-  }
-  static std::string list(std::vector<std::int64_t> const& numbers) {
-    std::string text;
-    for (std::int64_t const each : numbers)
-      text += (text.empty() ? "" : ",") + std::to_string(each);
-    return '[' + text + ']';
   }
 
   void check(tensor const& one) const {

@@ -63,8 +63,9 @@ struct polling_clock : std::chrono::steady_clock {
 //! @param done is asked first, and then again and again; what it throws ends the wait.
 //! @param between is called between two questions.
 //! @return false when it is too late.
-template <class Clock, class Done, class Between>
-[[nodiscard]] bool poll_until(countdown<Clock>& left, Done&& done, Between between) {
+template <class Clock, class Done, class Between = void (*)()>
+[[nodiscard]] bool poll_until(
+  countdown<Clock>& left, Done&& done, Between between = [] {}) {
   for (int polls = 0; !done(); ++polls) {
     between();
     if (left.is_over())

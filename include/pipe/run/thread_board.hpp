@@ -100,7 +100,7 @@ struct thread_share {
       : device_count(of_devices), thread_count(of_threads) {}
 
   [[nodiscard]] bool is_home(int device) const noexcept {
-    return devices[device].at_home.load(std::memory_order_relaxed);
+    return devices[device].at_home.load(std::memory_order_acquire);
   }
   [[nodiscard]] int thread_of(int device) const noexcept {
     return runs_on[device].load(std::memory_order_seq_cst);
@@ -298,6 +298,11 @@ struct thread_board {
     moved = host_memories[device].reserve(host_bytes) || moved;
     now = nullptr;
   }
+  //! Writes all memory of a device, on the thread that runs it.
+  void touch(int device) {
+    memories[device].touch();
+    host_memories[device].touch();
+  }
   //! Makes room for a plan on all devices.
   void reserve(plan_view const& view) {
     for (int device = 0; device < devices; ++device)
@@ -306,13 +311,19 @@ struct thread_board {
               view.host_bytes_of(device));
   }
 
-  //! Makes room for a plan, after the others or in the place of one. No errand may run.
-  void put(plan lowered, std::size_t at) {
+  //! Takes a plan, after the others or in the place of one. No errand may run.
+  //! @return its number. @throws std::invalid_argument where it does not suit stages or others.
+  template <class Stages>
+  plan_number put(plan lowered, std::size_t at, Stages& stages) {
+    if (!plans.empty())
+      check_addition(plans.front()->view, lowered);
+    check_stages(lowered, stages);
     auto added = std::make_unique<thread_plan>(std::move(lowered));
     reserve(added->view);
     if (at == plans.size())
       plans.emplace_back();
     plans[at] = std::move(added);
+    return {static_cast<int>(at)};
   }
 
   //! The plan of a number. @throws std::invalid_argument where it may not run now.
@@ -532,7 +543,8 @@ struct thread_board {
       auto const steps = now->view.program_of(device);
       text += "\n  device " + std::to_string(device);
       if (!its.at_home.load() && can_go_on(device)) {
-        text += " could go on, but its thread runs another one";
+        text += share.running.load() == 0 ? " could go on, but no thread runs it"
+                                          : " could go on, but its thread runs another one";
       } else if (waited != nothing) {
         text += " waits for device " +
                 std::to_string(now->view.message_of(steps[static_cast<std::size_t>(waited)]).peer) +

@@ -8,6 +8,7 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
+#include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/thread_board.hpp>
@@ -120,15 +121,16 @@ struct thread_device {
   //! `standing` names.
   [[nodiscard]] bool advance() noexcept {
     try {
-      if (!detail::advance(work.view, device, standing.next, *this))
+      if (!detail::advance(
+            work.view, device, standing.next, *this, [](thread_device& own, int next) {
+              return own.ready(next);
+            }))
         return false;
       if (passes.begins_again())
         board.again.store(true, std::memory_order_relaxed);
     } catch (stopped const&) { // the failure is another's, or has been noted
-    } catch (std::exception const& error) {
-      note(error.what());
     } catch (...) {
-      note("an exception of a type that is no std::exception");
+      note();
     }
     passes.abandon(*this, standing.position); // nothing, where the program has ended
     standing.waits_on.store(nothing, std::memory_order_relaxed);
@@ -149,25 +151,37 @@ private:
     standing.position.store(index, std::memory_order_relaxed);
   }
 
-  void note(char const* cause) noexcept {
+  //! @pre called from a handler.
+  void note() noexcept {
     auto const at = static_cast<std::size_t>(standing.position.load(std::memory_order_relaxed));
     board.fail(device,
                "run: device " + std::to_string(device) + " failed in the " +
-                 describe_subject(steps[at], work.view) + ": " + cause,
+                 describe_subject(steps[at], work.view) + ": " + words_of_exception(),
                std::current_exception());
   }
 };
+
+//! Runs a device of a thread for as far as it can go.
+//! @return false where another thread has it in hand, or it has ended.
+template <class Stages>
+[[gnu::always_inline]] inline bool
+advance_device(thread_board& board, Stages& stages, int device, int thread) noexcept {
+  thread_share& share = board.share;
+  if (!share.take(device, thread))
+    return false;
+  if (thread_device<Stages>(board, stages, device).advance())
+    share.devices[device].at_home.store(true, std::memory_order_release);
+  share.put_back(device, thread);
+  return true;
+}
 
 //! Runs the devices of a thread, each for as far as it can go, until none is left.
 template <class Stages>
 void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
   thread_share& share = board.share;
   auto const advance = [&](int device) {
-    if (board.can_go_on(device) && share.take(device, thread)) {
-      if (thread_device<Stages>(board, stages, device).advance())
-        share.devices[device].at_home.store(true, std::memory_order_relaxed);
-      share.put_back(device, thread);
-    }
+    if (board.can_go_on(device))
+      (void)advance_device(board, stages, device, thread);
     return false;
   };
   auto const come = [&] { return board.has_work(thread); };

@@ -84,9 +84,10 @@ public:
   //! calls; run_error when the machine gives no thread, and when `thread_options::on_start` throws
   //! (its exception is nested) or does not return before the deadline.
   thread_runner(plan work, Stages& stages, thread_options options = {})
-      : stages_(&stages), crew_(make_board(work, stages, std::move(options))),
+      : stages_(&stages), crew_(std::make_shared<detail::thread_board>(work.over.extents.devices,
+                                                                       std::move(options))),
         board_(crew_.board.get()) {
-    board_->put(std::move(work), 0);
+    (void)board_->put(std::move(work), 0, stages);
     try {
       for (int thread = 0; thread < board_->share.thread_count; ++thread)
         crew_.workers.emplace_back(
@@ -191,24 +192,15 @@ public:
 private:
   plan_number put(plan work, std::size_t at) {
     refuse_while_stuck();
-    detail::check_addition(board_->plans.front()->view, work);
-    detail::check_stages(work, *stages_);
-    board_->put(std::move(work), at);
+    plan_number const number = board_->put(std::move(work), at, *stages_);
     complete(detail::errand::touch);
-    return {static_cast<int>(at)};
+    return number;
   }
   template <class Grow>
   void reserve(Grow grow) {
     refuse_while_stuck();
     grow();
     complete(detail::errand::touch);
-  }
-
-  //! Checks the stages, before a thread starts, and makes the board.
-  static std::shared_ptr<detail::thread_board>
-  make_board(plan const& work, Stages& stages, thread_options options) {
-    detail::check_stages(work, stages);
-    return std::make_shared<detail::thread_board>(work.over.extents.devices, std::move(options));
   }
 
   static void serve(detail::thread_board& board, Stages& stages, int thread) {
@@ -240,10 +232,8 @@ private:
                                 Stages& stages,
                                 int device,
                                 detail::errand what) noexcept {
-    if (what == detail::errand::touch) {
-      board.memories[device].touch();
-      board.host_memories[device].touch();
-    }
+    if (what == detail::errand::touch)
+      board.touch(device);
     if (what == detail::errand::tell)
       guarded(board, device, "memory_moved", [&] {
         detail::tell_moved(stages, board.plans.front()->view, device);
@@ -263,18 +253,13 @@ private:
   template <class Call>
   static void
   guarded(detail::thread_board& board, int device, char const* name, Call call) noexcept {
-    auto const failed = [&](char const* cause) {
-      board.fail(device,
-                 "run: " + std::string(name) + " failed on device " + std::to_string(device) +
-                   ": " + cause,
-                 std::current_exception());
-    };
     try {
       call();
-    } catch (std::exception const& error) {
-      failed(error.what());
     } catch (...) {
-      failed("an exception of a type that is no std::exception");
+      board.fail(device,
+                 "run: " + std::string(name) + " failed on device " + std::to_string(device) +
+                   ": " + detail::words_of_exception(),
+                 std::current_exception());
     }
   }
 

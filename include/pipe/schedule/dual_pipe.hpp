@@ -31,41 +31,66 @@ struct dual_pipe_phase {
   int weights = 0;
 };
 
+//! Writes passes of both phases, those of each kind in the order of their microbatches. What a
+//! phase does not have is left out.
+struct paired_passes {
+  bool overlap; //!< pairs as composite passes
+  dual_pipe_phase of[2];
+  row_writer* out;
+
+  //! The next pass of a kind. @return whether there is one
+  constexpr bool push(pass_kind kind, int phase, bool with_last = false) {
+    dual_pipe_phase& own = of[phase];
+    int const number = kind == pass_kind::forward           ? own.forwards++
+                       : kind == pass_kind::backward_weight ? own.weights++
+                                                            : own.backwards++;
+    if (number >= own.present)
+      return false;
+    pass what = row_writer::make(kind, own.stage, own.first + number);
+    what.overlapped = with_last;
+    out->push(what);
+    return true;
+  }
+  constexpr void pair(
+    pass_kind first, int first_phase, pass_kind second, int second_phase, bool may_overlap = true) {
+    bool const both = push(first, first_phase);
+    push(second, second_phase, both && overlap && may_overlap);
+  }
+};
+
 //! Writes the eight steps of DualPipe on one device.
 //!
 //! The steps are those of at least two microbatches per rank and phase. Where there are fewer, the
 //! passes of the others are left out; what remains keeps its order, so nothing new can wait for
 //! ever.
 struct dual_pipe_writer {
-  int rank;              //!< distance from the end where phase 0 enters
-  int ranks;             //!< ranks that a microbatch passes until it reaches the middle
-  bool overlap;          //!< pairs as composite passes
-  dual_pipe_phase of[2]; //!< phase 0 reaches this device first
-  row_writer* out;
+  int rank;          //!< distance from the end where phase 0 enters
+  int ranks;         //!< ranks that a microbatch passes until it reaches the middle
+  paired_passes row; //!< phase 0 reaches this device first
 
   constexpr void write() {
     int const outer = ranks - 1 - rank;
-    int const turns = std::max({of[0].present, of[1].present, 2 * ranks});
+    int const turns = std::max({row.of[0].present, row.of[1].present, 2 * ranks});
     for (int i = 0; i < 2 * outer; ++i)
-      forward(0);
+      row.push(pass_kind::forward, 0);
     for (int i = 0; i <= rank; ++i) {
-      forward(0);
-      forward(1);
+      row.push(pass_kind::forward, 0);
+      row.push(pass_kind::forward, 1);
     }
     for (int i = 0; i < outer; ++i) {
-      of[1].weights = of[1].backwards;
-      backward(1, pass_kind::backward_input);
-      weight(1);
-      forward(1);
+      row.of[1].weights = row.of[1].backwards;
+      row.push(pass_kind::backward_input, 1);
+      row.push(pass_kind::backward_weight, 1);
+      row.push(pass_kind::forward, 1);
     }
     for (int i = 0; i < turns - 2 * ranks + rank + 1; ++i) {
       // In the middle the first backward pass needs the forward pass right before it.
-      pair(0, 1, i > 0 || outer > 0);
-      pair(1, 0, true);
+      row.pair(pass_kind::forward, 0, pass_kind::backward, 1, i > 0 || outer > 0);
+      row.pair(pass_kind::forward, 1, pass_kind::backward, 0);
     }
     for (int i = 0; i < outer; ++i) {
-      backward(1, pass_kind::backward);
-      pair(1, 0, true);
+      row.push(pass_kind::backward, 1);
+      row.pair(pass_kind::forward, 1, pass_kind::backward, 0);
     }
     drain(outer);
   }
@@ -75,35 +100,16 @@ private:
   //! fill the waits at the end.
   constexpr void drain(int outer) {
     for (int i = 0; i <= rank; ++i)
-      backward(i % 2 == 0 ? 1 : 0, pass_kind::backward);
-    of[0].weights = of[0].backwards;
-    of[1].weights = of[1].backwards;
+      row.push(pass_kind::backward, i % 2 == 0 ? 1 : 0);
+    row.of[0].weights = row.of[0].backwards;
+    row.of[1].weights = row.of[1].backwards;
     for (int i = rank + 1; i < 2 * (rank + 1); ++i)
-      backward(i % 2 == 0 ? 1 : 0, pass_kind::backward_input);
+      row.push(pass_kind::backward_input, i % 2 == 0 ? 1 : 0);
     for (int i = 0; i < ranks; ++i) {
-      weight(i <= rank && (rank + 1 + i) % 2 == 0 ? 1 : 0);
+      row.push(pass_kind::backward_weight, i <= rank && (rank + 1 + i) % 2 == 0 ? 1 : 0);
       if (i < outer)
-        backward(0, pass_kind::backward_input);
+        row.push(pass_kind::backward_input, 0);
     }
-  }
-  constexpr bool push(pass_kind kind, int phase, int microbatch, bool with_last = false) {
-    if (microbatch >= of[phase].present)
-      return false;
-    pass what = row_writer::make(kind, of[phase].stage, of[phase].first + microbatch);
-    what.overlapped = with_last;
-    out->push(what);
-    return true;
-  }
-  constexpr bool forward(int phase) {
-    return push(pass_kind::forward, phase, of[phase].forwards++);
-  }
-  constexpr void backward(int phase, pass_kind kind, bool with_last = false) {
-    push(kind, phase, of[phase].backwards++, with_last);
-  }
-  constexpr void weight(int phase) { push(pass_kind::backward_weight, phase, of[phase].weights++); }
-  constexpr void pair(int forward_phase, int backward_phase, bool may_overlap) {
-    bool const with_forward = forward(forward_phase);
-    backward(backward_phase, pass_kind::backward, with_forward && overlap && may_overlap);
   }
 };
 
@@ -141,9 +147,9 @@ struct DualPipe {
     detail::dual_pipe_writer steps{
       first_half ? device : mirrored,
       extents.devices / 2,
-      How == pairs::overlapped,
-      {first_half ? from_start : from_end, first_half ? from_end : from_start},
-      &out};
+      {How == pairs::overlapped,
+       {first_half ? from_start : from_end, first_half ? from_end : from_start},
+       &out}};
     steps.write();
   }
 };
@@ -169,13 +175,12 @@ struct DualPipeV {
             .where = placement::wave};
   }
   constexpr void order(shape const& extents, int device, row_writer& out) const {
-    detail::dual_pipe_writer steps{
-      device,
-      extents.devices,
-      How == pairs::overlapped,
-      {detail::dual_pipe_phase{device, 0, extents.microbatches},
-       detail::dual_pipe_phase{2 * extents.devices - 1 - device, 0, extents.microbatches}},
-      &out};
+    detail::dual_pipe_writer steps{device,
+                                   extents.devices,
+                                   {How == pairs::overlapped,
+                                    {{device, 0, extents.microbatches},
+                                     {2 * extents.devices - 1 - device, 0, extents.microbatches}},
+                                    &out}};
     steps.write();
   }
 };

@@ -50,16 +50,19 @@ struct STP {
     int const after = extents.devices - 1 - device; // devices after this one
     int const alternating = 2 * (extents.microbatches - 3 * extents.devices + 1) + 1 + 2 * device;
     int const fused = alternating - device;
-    braid_writer row{{extents.stage_of(device, 0), extents.stage_of(device, 1)}, &out};
+    detail::paired_passes row{How == pairs::overlapped,
+                              {{extents.stage_of(device, 0), 0, extents.microbatches},
+                               {extents.stage_of(device, 1), 0, extents.microbatches}},
+                              &out};
     using enum pass_kind;
     for (int i = 0; i < 2 * after; ++i)
-      row.alone(forward, 0);
+      row.push(forward, 0);
     for (int i = 0; i <= device; ++i) {
-      row.alone(forward, 0);
-      row.alone(forward, 1);
+      row.push(forward, 0);
+      row.push(forward, 1);
     }
     if (device % 2 == 0)
-      row.alone(forward, 0);
+      row.push(forward, 0);
     for (int i = 0; i < (device + 1) / 2; ++i)
       row.pair(forward, 0, forward, 0);
     for (int i = 0; i < after; ++i) {
@@ -67,58 +70,35 @@ struct STP {
       row.pair(forward, 0, backward_weight, 1);
     }
     // Gradients of weights that are put off: those of the last pairs in turn, then of side 1.
-    int put_off[2] = {row.backwards[0] + fused / 2, row.backwards[1] + (fused + 1) / 2};
+    int put_off[2] = {row.of[0].backwards + fused / 2, row.of[1].backwards + (fused + 1) / 2};
     for (int i = 0; i < alternating; ++i) {
       int const side = i % 2 == 0 ? 1 : 0;
       row.pair(forward, side, i < fused ? backward : backward_input, side);
     }
     int const rest = extents.microbatches - extents.devices - 1 - alternating / 2;
     for (int i = 0; i < rest; ++i) {
-      row.alone(backward, 0);
+      row.push(backward, 0);
       row.pair(forward, 1, backward_input, 1);
     }
     for (int i = 0; i <= device; ++i) {
-      row.alone(backward, 0);
-      row.alone(backward, 1);
+      row.push(backward, 0);
+      row.push(backward, 1);
     }
     int taken = 0;
     auto const weight = [&] {
       int const at = fused + taken++; // among the pairs in turn
       int const side = at >= alternating || at % 2 == 0 ? 1 : 0;
-      out.push(row_writer::make(backward_weight, row.stages[side], put_off[side]++));
+      out.push(row_writer::make(backward_weight, row.of[side].stage, put_off[side]++));
     };
     for (int i = 0; i < after; ++i) {
-      row.alone(backward, 0);
+      row.push(backward, 0);
       weight();
       weight();
     }
-    row.alone(backward, 0);
+    row.push(backward, 0);
     for (int i = 0; i < 2 * device; ++i)
       weight();
   }
-
-private:
-  //! Writes passes of the two sides of a V, each side's microbatches in order.
-  struct braid_writer {
-    int stages[2];
-    row_writer* out;
-    int forwards[2] = {0, 0};
-    int backwards[2] = {0, 0};
-    int weights = 0; //!< of side 1, right after the gradients of their inputs
-
-    constexpr void alone(pass_kind kind, int side, bool with_last = false) {
-      int& count = kind == pass_kind::forward           ? forwards[side]
-                   : kind == pass_kind::backward_weight ? weights
-                                                        : backwards[side];
-      pass what = row_writer::make(kind, stages[side], count++);
-      what.overlapped = with_last;
-      out->push(what);
-    }
-    constexpr void pair(pass_kind first, int first_side, pass_kind second, int second_side) {
-      alone(first, first_side);
-      alone(second, second_side, How == pairs::overlapped);
-    }
-  };
 };
 
 } // namespace pipelining::inline v0_3

@@ -9,7 +9,6 @@
 #include <pipe/schedule/schedule.hpp>
 
 #include <algorithm>
-#include <cstddef>
 #include <limits>
 #include <stdexcept>
 
@@ -163,8 +162,9 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
 class zero_bubble_run {
 public:
   constexpr explicit zero_bubble_run(zero_bubble_problem const& problem)
-      : p_(problem), forward_ends_(cells(problem)), input_ends_(cells(problem)),
-        at_(problem.devices), wake_(problem.devices), waking_(problem.devices) {}
+      : p_(problem), forward_ends_(problem.devices * problem.microbatches),
+        input_ends_(problem.devices * problem.microbatches), at_(problem.devices),
+        wake_(problem.devices), waking_(problem.devices) {}
 
   //! @param rows where to write the passes, or null for figures only.
   //! @param longest a span that is no better; a run that cannot stay below it ends early, without
@@ -208,12 +208,8 @@ private:
     bool recomputes;
   };
 
-  [[nodiscard]] static constexpr std::size_t cells(zero_bubble_problem const& p) noexcept {
-    return static_cast<std::size_t>(p.devices) * static_cast<std::size_t>(p.microbatches);
-  }
-  [[nodiscard]] constexpr std::size_t index(int d, int microbatch) const noexcept {
-    return static_cast<std::size_t>(d) * static_cast<std::size_t>(p_.microbatches) +
-           static_cast<std::size_t>(microbatch);
+  [[nodiscard]] constexpr int index(int d, int microbatch) const noexcept {
+    return d * p_.microbatches + microbatch;
   }
 
   constexpr void begin(zero_bubble_policy const& policy) {

@@ -323,7 +323,9 @@ constexpr entered_rows::entered_rows(pipeline_view const& of,
     : over(of), holders(of.lines()), cells(std::int64_t{of.lines()} * of.units(), 0),
       places(of.lines()), inputs(offsets[of.row_count()]), rows(of.row_count()) {
   for (int line = 0; line < over.lines(); ++line) {
-    holders[line] = holder_of(over, line);
+    int const route = line / (over.declared->rows * over.extents.stages());
+    holders[line] =
+      device_of(over, line % over.extents.stages(), microbatch_of(over.extents, route));
     places[line] = cells + static_cast<std::ptrdiff_t>(line) * over.units();
   }
   int const devices = over.extents.devices;

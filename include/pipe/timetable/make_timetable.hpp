@@ -165,17 +165,12 @@ template <class Schedule>
 edges_by(Schedule const& plan, shape const& extents, std::vector<int> const& frozen) {
   if constexpr (joins_stages<Schedule>) {
     auto const& edges = plan.edges_of(extents);
-    if constexpr (requires { plan.groups_of(extents); }) {
-      auto const& groups = plan.groups_of(extents);
-      return edge_table({std::data(edges), std::size(edges)},
-                        extents.stages(),
-                        {std::data(groups), std::size(groups)},
-                        frozen,
-                        extents.chunks);
-    } else {
-      return edge_table(
-        {std::data(edges), std::size(edges)}, extents.stages(), {}, frozen, extents.chunks);
-    }
+    std::vector<stage_group> groups;
+    if constexpr (requires { plan.groups_of(extents); })
+      for (stage_group const& group : plan.groups_of(extents))
+        groups.push_back(group);
+    return edge_table(
+      {std::data(edges), std::size(edges)}, extents.stages(), groups, frozen, extents.chunks);
   } else if constexpr (adapts_schedule<Schedule>) {
     return edges_by(plan.of, extents, frozen);
   } else {

@@ -148,4 +148,24 @@ void append(Sink& out, Part const&... parts) {
   (one(parts), ...);
 }
 
+namespace detail {
+
+//! Appends a list as JSON has it: `one(number)` appends what stands at a place of it.
+void append_numbered(text_sink auto& out, int count, auto const& one) {
+  append(out, "[");
+  for (int number = 0; number < count; ++number) {
+    append(out, number == 0 ? "" : ",");
+    one(number);
+  }
+  append(out, "]");
+}
+//! The same of values: `one(value)` appends one of them.
+void append_list(text_sink auto& out, auto const& values, auto const& one) {
+  append_numbered(out, static_cast<int>(values.size()), [&](int number) {
+    one(values[static_cast<std::size_t>(number)]);
+  });
+}
+
+} // namespace detail
+
 } // namespace pipelining::inline v0_3

@@ -13,6 +13,7 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -88,10 +89,8 @@ local_stage(shape const& extents, std::vector<int> const& locals, pass const& wh
 
 //! The most stages that one device holds, directions of a bidirectional pipeline included.
 [[nodiscard]] inline int most_local_stages(shape const& extents, std::vector<int> const& locals) {
-  int most = extents.where == placement::bidirectional ? 2 : 1;
-  for (int const local : locals)
-    most = local + 1 > most ? local + 1 : most;
-  return most;
+  return std::max(extents.where == placement::bidirectional ? 2 : 1,
+                  1 + *std::max_element(locals.begin(), locals.end()));
 }
 
 //! Stages that hold activations, by devices: 1 where they have one or less each.
@@ -195,11 +194,10 @@ struct timetable_figures {
   timetable_figures result{
     makespan(table), span_of(table), bubble_rate(table), makespan_bubble_rate(table)};
   for (int device = 0; device < table.over.extents.devices; ++device) {
-    double const kept = peak_activations(table, device, about);
-    double const inputs = peak_weight_inputs(table, device, about);
-    result.peak_activations = kept > result.peak_activations ? kept : result.peak_activations;
+    result.peak_activations =
+      std::max(result.peak_activations, peak_activations(table, device, about));
     result.peak_weight_inputs =
-      inputs > result.peak_weight_inputs ? inputs : result.peak_weight_inputs;
+      std::max(result.peak_weight_inputs, peak_weight_inputs(table, device, about));
   }
   return result;
 }

@@ -195,15 +195,10 @@ void append_html_text(text_sink auto& out, std::string_view text) {
   }
 }
 
-template <text_sink Sink, class List>
-void append_list(Sink& out, std::string_view name, List const& values) {
-  append(out, "\"", name, "\":[");
-  bool first = true;
-  for (auto const& value : values) {
-    append(out, first ? "" : ",", value);
-    first = false;
-  }
-  append(out, "]");
+//! A member that is a list of numbers.
+void append_numbers(text_sink auto& out, std::string_view name, auto const& values) {
+  append(out, "\"", name, "\":");
+  append_list(out, values, [&](auto const& value) { append(out, value); });
 }
 
 //! Appends the entries that each entry waits for, and the memory that is held: the class and the
@@ -211,46 +206,32 @@ void append_list(Sink& out, std::string_view name, List const& values) {
 //! as how many entries later it stands.
 void append_links(text_sink auto& out, timetable_view const& table) {
   table_links const links(table);
-  append(out, ",\n\"needs\":[");
-  bool first = true;
-  for (std::vector<entry_need> const& needs : links.needs()) {
-    append(out, first ? "[" : ",[");
-    for (std::size_t k = 0; k < needs.size(); ++k) {
-      append(out, k == 0 ? "" : ",");
-      if (needs[k].between == nullptr)
-        append(out, needs[k].entry);
-      else
-        append(out,
-               "[",
-               needs[k].entry,
-               needs[k].between == &group_times::reduce ? ",\"reduce\"]" : ",\"broadcast\"]");
-    }
-    append(out, "]");
-    first = false;
-  }
-  append(out, "],\n\"holds\":[");
-  first = true;
-  for (slot_hold const& hold : links.holds()) {
-    append(out, first ? "[" : ",[", hold.pool, ",", hold.arrives ? ~hold.from : hold.from);
+  append(out, ",\n\"needs\":");
+  append_list(out, links.needs(), [&](std::vector<entry_need> const& needs) {
+    append_list(out, needs, [&](entry_need const& need) {
+      if (need.between == nullptr)
+        return append(out, need.entry);
+      char const* const word = need.between == &group_times::reduce ? "reduce" : "broadcast";
+      append(out, "[", need.entry, ",\"", word, "\"]");
+    });
+  });
+  append(out, ",\n\"holds\":");
+  append_list(out, links.holds(), [&](slot_hold const& hold) {
+    append(out, "[", hold.pool, ",", hold.arrives ? ~hold.from : hold.from);
     for (int const end : hold.until)
       append(out, ",", end - hold.from);
     append(out, "]");
-    first = false;
-  }
-  append(out, "]");
+  });
 }
 
 //! The kinds of a flow: their words, and how they are drawn.
 void append_kinds(text_sink auto& out, flow const& declared) {
-  append(out, "\"kinds\":[");
+  append(out, "\"kinds\":");
   int const count = std::max(declared.kind_count, kinds_of_training.kind_count);
-  for (int number = 0; number < count; ++number) {
+  append_numbered(out, count, [&](int number) {
     auto const kind = static_cast<pass_kind>(number);
-    append(out, number == 0 ? "" : ",");
-    if (!declared[kind].exists()) {
-      append(out, "0");
-      continue;
-    }
+    if (!declared[kind].exists())
+      return append(out, "0");
     colour const plain = plain_colour(declared[kind]);
     append(out, "{\"word\":");
     append_html_text(out, declared.word(kind));
@@ -258,8 +239,7 @@ void append_kinds(text_sink auto& out, flow const& declared) {
     append_html_text(out, legend_word(declared[kind]));
     append(out, ",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
     append(out, declared[kind].on == engine::network ? ",\"by_stage\":true}" : "}");
-  }
-  append(out, "]");
+  });
 }
 
 //! The measured times by entry of the table, from 0 on.
@@ -274,16 +254,16 @@ void append_measured(text_sink auto& out, html_timeline const& line) {
   }
   std::vector<measured_pass const*> const found = measured_entries(table, line.measured);
   for (bool const ends : {false, true}) {
-    append(out, ends ? "],\"ends\":[" : ",\n\"measured\":{\"starts\":[");
-    for (int i = 0; i < table.size(); ++i) {
+    append(out, ends ? ",\"ends\":" : ",\n\"measured\":{\"starts\":");
+    append_numbered(out, table.size(), [&](int i) {
       measured_pass const* const ran = found[static_cast<std::size_t>(i)];
       if (ran == nullptr)
         throw std::invalid_argument("write_html: a pass of the timetable was not measured: " +
                                     describe(table.passes[i], table.over));
-      append(out, i == 0 ? "" : ",", ((ends ? ran->end : ran->start) - first) * line.measured_unit);
-    }
+      append(out, ((ends ? ran->end : ran->start) - first) * line.measured_unit);
+    });
   }
-  append(out, "]}");
+  append(out, "}");
 }
 
 //! "V-Half: 4 devices, 8 microbatches, 8 stages, 2 chunks".
@@ -303,17 +283,17 @@ void append_extents(text_sink auto& out, html_timeline const& line) {
   append(out, ",\"devices\":", extents.devices, ",\"microbatches\":", extents.microbatches);
   append(out, ",\"chunks\":", extents.chunks, ",\"stages_per_device\":", device_share(shown));
   append(out, ",");
-  append_list(out, "locals", locals);
+  append_numbers(out, "locals", locals);
   append(out, ",\"local_count\":", most_local_stages(extents, locals));
   if (extents.where == placement::bidirectional) {
-    append(out, ",\"directions\":[");
-    for (int unit = 0; unit < extents.microbatches; ++unit)
-      append(out, unit == 0 ? "" : ",", extents.enters_at_end(unit) ? 1 : 0);
-    append(out, "]");
+    append(out, ",\"directions\":");
+    append_numbered(out, extents.microbatches, [&](int unit) {
+      append(out, extents.enters_at_end(unit) ? 1 : 0);
+    });
   }
   if (!line.about.chunk_shares.empty()) {
     append(out, ",");
-    append_list(out, "shares", line.about.chunk_shares);
+    append_numbers(out, "shares", line.about.chunk_shares);
   }
   append(out, ",\n\"engines\":[\"passes\"");
   for (int engine = 1; engine < shown.over.declared->engines; ++engine)
@@ -324,9 +304,9 @@ void append_extents(text_sink auto& out, html_timeline const& line) {
 //! Every entry: its kind, or ~kind where it completes a pair; stage, microbatch and chunk; the
 //! number of its time.
 void append_rows(text_sink auto& out, html_timeline const& line) {
-  append(out, ",\n\"rows\":[");
-  for (int row = 0; row < line.shown.rows(); ++row) {
-    append(out, row == 0 ? "\n[" : ",\n[");
+  append(out, ",\n\"rows\":");
+  append_numbered(out, line.shown.rows(), [&](int row) {
+    append(out, "\n[");
     for (int i = line.shown.offsets[row]; i < line.shown.offsets[row + 1]; ++i) {
       pass const& what = line.shown.passes[i];
       int const kind = index_of(what.kind);
@@ -335,8 +315,7 @@ void append_rows(text_sink auto& out, html_timeline const& line) {
       append(out, ",", line.time_of[static_cast<std::size_t>(i)]);
     }
     append(out, "]");
-  }
-  append(out, "]");
+  });
 }
 
 void append_timeline(text_sink auto& out, html_timeline const& line, uniform_cost const& page) {
@@ -359,11 +338,11 @@ void append_timeline(text_sink auto& out, html_timeline const& line, uniform_cos
     auto const pairs =
       static_cast<std::size_t>(table.over.extents.devices * table.over.extents.devices);
     append(out, ",\n");
-    append_list(out, "links", std::span(table.links, pairs));
+    append_numbers(out, "links", std::span(table.links, pairs));
   }
   if (!line.slot_sizes.empty()) {
     append(out, ",\n");
-    append_list(out, "slot_sizes", line.slot_sizes);
+    append_numbers(out, "slot_sizes", line.slot_sizes);
   }
   if (!line.measured.empty())
     append_measured(out, line);
@@ -420,17 +399,17 @@ void write_html(text_sink auto& out,
   detail::append_html_text(out, options.unit);
   append(out, ",\n");
   detail::append_sliders(out, timelines, unit);
-  append(out, ",\n\"bytes\":", options.bytes ? "true" : "false", ",\"classes\":[");
-  for (int of = 0; of < detail::slot_classes; ++of) {
-    append(out, of == 0 ? "" : ",", "[\"", detail::word(static_cast<slot_class>(of)), "\",");
+  append(out, ",\n\"bytes\":", options.bytes ? "true" : "false", ",\"classes\":");
+  detail::append_numbered(out, detail::slot_classes, [&](int of) {
+    append(out, "[\"", detail::word(static_cast<slot_class>(of)), "\",");
     append(out, detail::lies_on_host(timelines, of) ? "1]" : "0]");
-  }
-  append(out, "],\n\"schedules\":[");
-  for (std::size_t i = 0; i < timelines.size(); ++i) {
-    append(out, i == 0 ? "\n" : ",\n");
-    detail::append_timeline(out, timelines[i], unit);
-  }
-  append(out, "]}\n</script>\n<script>\n\"use strict\";");
+  });
+  append(out, ",\n\"schedules\":");
+  detail::append_list(out, timelines, [&](html_timeline const& line) {
+    append(out, "\n");
+    detail::append_timeline(out, line, unit);
+  });
+  append(out, "}\n</script>\n<script>\n\"use strict\";");
   append(out, detail::html_model, detail::html_view, detail::html_control);
   append(out, "</script>\n</body>\n</html>\n");
 }

@@ -208,6 +208,7 @@ inline void scale_to(text_grid& grid, double room) {
 void write_text_heading(text_sink auto& out,
                         timetable_view table,
                         timetable_caption const& about,
+                        timetable_figures const& found,
                         int width) {
   shape const& extents = table.over.extents;
   append(out, about.schedule, ": devices ", extents.devices, ", stages ", extents.stages());
@@ -222,9 +223,7 @@ void write_text_heading(text_sink auto& out,
   for (std::size_t chunk = 0; chunk < about.chunk_lengths.size(); ++chunk)
     append(out, chunk == 0 ? "tokens of chunks: " : ", ", about.chunk_lengths[chunk]);
   append(out, about.chunk_lengths.empty() ? "" : "; costs are means over them\n");
-  append(
-    out, "makespan ", rounded{makespan(table), 6}, ", span ", rounded{span_of(table), 6}, ", ");
-  timetable_figures const found = figures_of(table, about);
+  append(out, "makespan ", rounded{found.makespan, 6}, ", span ", rounded{found.span, 6}, ", ");
   append_bubbles(out, found, 2);
   append(out, "\n");
   std::string peaks;
@@ -239,8 +238,8 @@ void write_text_heading(text_sink auto& out,
       append(out, rounded{std::max(0.0, 100 * (own / least - 1)), 2}, " %)");
     };
     append(out, "no order of this placement and memory beats");
-    bound(" makespan ", about.least_makespan, makespan(table));
-    bound(" or span ", about.least_span, span_of(table));
+    bound(" makespan ", about.least_makespan, found.makespan);
+    bound(" or span ", about.least_span, found.span);
     append(out, "\n");
   }
   append(out, "\n");
@@ -332,13 +331,11 @@ void write_text(text_sink auto& out,
                 timetable_caption const& about,
                 text_options options = {}) {
   detail::text_grid const grid = detail::make_text_grid(table, options);
-  detail::write_text_heading(out, table, about, options.width);
-  double inputs = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device)
-    inputs = std::max(inputs, peak_weight_inputs(table, device, about));
+  timetable_figures const found = figures_of(table, about);
+  detail::write_text_heading(out, table, about, found, options.width);
   int left = 0;
   do {
-    detail::write_text_band(out, grid, about, left, inputs > 0);
+    detail::write_text_band(out, grid, about, left, found.peak_weight_inputs > 0);
     left += grid.band;
   } while (left < grid.columns);
   detail::write_text_legend(out, grid);

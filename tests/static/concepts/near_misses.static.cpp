@@ -327,11 +327,12 @@ struct device {
   void finish() requires(Missing != 4);
   bool run_together(int, std::span<pp::item const>) requires(Missing != 5);
   void run_together(int, std::span<pp::item const>) requires(Missing == 5);
+  bool begins_again() requires(Missing != 6);
 };
-static_assert(pp::detail::execution_device<device<0>> && pp::detail::composing_device<device<0>>);
+static_assert(pp::detail::execution_device<device<0>>);
 static_assert(!pp::detail::execution_device<device<1>> && !pp::detail::execution_device<device<2>>);
 static_assert(!pp::detail::execution_device<device<3>> && !pp::detail::execution_device<device<4>>);
-static_assert(!pp::detail::composing_device<device<5>>);
+static_assert(!pp::detail::execution_device<device<5>> && !pp::detail::execution_device<device<6>>);
 
 template <int Missing>
 struct sink {

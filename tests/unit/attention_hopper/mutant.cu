@@ -26,6 +26,8 @@ extern "C" __global__ void __launch_bounds__(at::detail::hopper_forward_shape<DI
 #if DIM == 64
 #include "window_of_head.inc"
 using mask_type = window_of_head;
+#elif DIM == 80
+using mask_type = at::sliding_window;
 #else
 using mask_type = at::causal;
 #endif
@@ -52,7 +54,8 @@ extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<D
 #endif
   at::detail::backward_hopper_block<DIM, order>(call, maps, sums, memory);
 }
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void
+__launch_bounds__(at::detail::finishing_threads<at::kernel_family::hopper, DIM>)
   JOIN(finish_sums, DIM)(const __grid_constant__ call_type call,
                          const __grid_constant__ at::detail::query_sums sums) {
   at::detail::finish_sums_block<at::kernel_family::hopper, DIM, __nv_bfloat16>(call, sums);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Breaks the kernels for Hopper on purpose, by replacing text in a copy of a header.
+"""Breaks the kernels for Hopper on purpose, by replacing text in a copy of a header, and compiles each as it is, too.
 
 usage: mutants.py --names                      prints lines "KERNEL HEAD_DIM NAME"
        mutants.py KERNEL HEAD_DIM include OUT  writes OUT/together.cu, all mutants of a kernel
@@ -31,6 +31,14 @@ SUMS = "kernel/query_sums.cuh"
 ORDER = "kernel/query_order.cuh"
 
 TELL_WORK = "auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);\n    tell_work(memory, query_parity, work);\n    "
+
+EMPTY = "  wait_for(memory.empty(place.stage), place.parity ^ 1);\n"
+ASKED = """  if constexpr (Counts) {
+    if (is_first_lane) {
+      if (int const step = read_slot(memory.sums(place.stage)); step >= 0) {
+"""
+COUNT = ASKED + "        count_after(sums.after + step, 1);\n"
+SLOT = "        write_slot(memory.sums(place.stage), -1);\n"
 
 PREPARE = "    prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);\n"
 
@@ -228,15 +236,21 @@ FREE = {
     "free_sums_told_before_all_lanes_cleared": (COPIES, "__syncwarp(); // all lanes have cleared", ""),
     "free_first_tile_not_waited_for": (COPIES, "wait_for_turn<Order>(sums.after + step, before);", ""),
     "free_tiles_counted_from_the_first": (COPIES, "1 + read_slot(memory.tile(stage))", "1"),
-    "free_counted_before_it_has_added": (COPIES, "  wait_for(memory.empty(place.stage), place.parity ^ 1);\n  if constexpr (Counts) {", "  if constexpr (Counts) {"),
+    "free_counted_before_it_has_added": (COPIES, EMPTY + COUNT + SLOT, COUNT + "      }\n    }\n  }\n" + EMPTY + ASKED + SLOT),
     "free_step_counted_twice": (COPIES, "write_slot(memory.sums(place.stage), -1);", ""),
-    "free_last_stages_not_counted": (COPIES, "stage < Shape::stages; ++stage", "stage < 1; ++stage"),
+    "free_last_stages_not_counted": (COPIES, "wait_for_place<counts>(sums, memory, used, is_first_lane);",
+                                     "wait_for_place<false>(sums, memory, used, is_first_lane);"),
     "free_stages_begin_with_a_step": (PARTS, "write_slot(memory.sums(stage), -1);", ""),
     "free_rounded_before_all_tiles_have_added": (STEPS, "wait_for_tile(steps.sums.after + number, tile + 2);", ""),
     "free_rounded_before_all_threads_know": (STEPS, "tile + 2);\n        }\n        meet_consumers();", "tile + 2);\n        }"),
 }
 KERNELS = {"FORWARD 64": FORWARD, "BACKWARD 64": BACKWARD, "FORWARD 256": WIDE_FORWARD, "BACKWARD 256": WIDE_BACKWARD,
            "FREE 80": FREE}
+
+
+def names_of(kernel):
+    """Of the kernel as it is, which passes all trials, and of its mutants."""
+    return [f"whole_{kernel.lower().replace(' ', '_')}", *KERNELS[kernel]]
 
 
 def planted(include, name, header, old, new):
@@ -249,18 +263,18 @@ def planted(include, name, header, old, new):
 
 def main():
     if sys.argv[1:] == ["--names"]:
-        for kernel, mutants in KERNELS.items():
-            for name in mutants:
+        for kernel in KERNELS:
+            for name in names_of(kernel):
                 print(kernel, name)
         return
-    mutants = KERNELS[" ".join(sys.argv[1:3])]
+    kernel = " ".join(sys.argv[1:3])
     source, out = map(pathlib.Path, sys.argv[3:5])
     if source.suffix == ".ptx":
-        planted_kernels.split(source.read_text(encoding="utf-8"), mutants, out)
+        planted_kernels.split(source.read_text(encoding="utf-8"), names_of(kernel), out)
         return
     shutil.rmtree(out, ignore_errors=True)  # headers that another version of the mutants broke
     planted_kernels.plant(source, pathlib.Path(__file__).parent / "mutant.cu", out,
-                          [planted(source, name, *mutant) for name, mutant in mutants.items()])
+                          [None, *(planted(source, name, *mutant) for name, mutant in KERNELS[kernel].items())])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@
 #include <examples/gpt/papers/attention_exchange.hpp>
 #include <examples/gpt/single_device.hpp>
 #include <random>
-#include <tools/support/exchange_on_one_device.hpp>
+#include <tests/support/exchange_on_one_device.hpp>
 #include <vector>
 
 using namespace gpt;
@@ -33,14 +33,16 @@ bool same_bits(std::vector<float> const& a, std::vector<float> const& b) {
 
 template <class Policy>
 void check_bits(exchange_schedule const& schedule, pp::pipeline_size at, model_size const& size) {
-  exchanged_pipeline<Policy> model(size, schedule, pp::make_timetable(schedule, at), 9);
-  exchanged_pipeline<Policy> alone(
+  auto const lower = lower_by<Policy>;
+  exchanged_pipeline model(size, schedule, pp::make_timetable(schedule, at), 9, lower);
+  exchanged_pipeline alone(
     size,
     schedule,
-    pp::make_timetable(examples::exchange_on_one_device<exchange_schedule>{schedule}, at),
-    9);
-  exchanged_pipeline<Policy> on_one(
-    size, schedule, on_one_device(pp::make_timetable(schedule, at)), 9);
+    pp::make_timetable(support::exchange_on_one_device<exchange_schedule>{schedule}, at),
+    9,
+    lower);
+  exchanged_pipeline on_one(
+    size, schedule, on_one_device(pp::make_timetable(schedule, at)), 9, lower);
   auto const pieces = some_batch(size, at.microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
@@ -69,7 +71,7 @@ TEST_CASE("a GPT whose devices exchange attention has the bits of one that split
 TEST_CASE("the exchange leaves loss and gradients as they are, but for rounding") {
   model_size const size{.layers = 4, .width = 8, .heads = 4, .key_heads = 2, .sequence = 19};
   exchange_schedule const schedule{{8, 1}, {}};
-  exchanged_pipeline<> model(size, schedule, pp::make_timetable(schedule, {4, 3}), 9);
+  exchanged_pipeline model(size, schedule, pp::make_timetable(schedule, {4, 3}), 9);
   single_device<float> whole(size, 1, {3, cut_sequence(size.sequence, 1)}, 9);
   auto const pieces = some_batch(size, 3);
   CHECK(model.step(pieces) == doctest::Approx(whole.step(pieces)).epsilon(1e-6));

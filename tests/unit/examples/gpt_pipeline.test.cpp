@@ -371,23 +371,17 @@ TEST_CASE(
 namespace {
 
 //! Sizes of slots that count how often plans ask for them.
-struct counting_sizes : slot_sizes {
-  std::shared_ptr<long> asked;
-
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    ++*asked;
-    return slot_sizes::bytes(of, maker);
-  }
-};
-struct counting_slots {
-  host_slots of;
-  std::shared_ptr<long> asked = std::make_shared<long>(0);
-
-  [[nodiscard]] counting_sizes operator()(pp::timetable_view table,
-                                          std::vector<std::int64_t> const& lengths) const {
-    return {of(table, lengths), asked};
-  }
-};
+sizes_of_plan counting_slots(long& asked) {
+  return [&asked, slots = host_slots(six_layers, clipped_copies::totals_bytes)](
+           pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
+    plan_sizes sizes = slots(table, lengths);
+    sizes.bytes_for = [&asked, bytes = sizes.bytes_for](auto... what) {
+      ++asked;
+      return bytes(what...);
+    };
+    return sizes;
+  };
+}
 
 } // namespace
 
@@ -395,19 +389,20 @@ TEST_CASE("with early steps every plan of a size is made once") {
   auto const table_of = [](std::vector<int> const& counts) {
     return pp::make_timetable(pp::RaggedSliceV<pp::listed_chunks>{{counts}}, {2, 4}, costs);
   };
-  counting_slots const slots{{six_layers, clipped_copies::totals_bytes}};
+  long asked = 0;
+  auto const slots = counting_slots(asked);
   auto const asked_by = [&](auto work) {
-    *slots.asked = 0;
+    asked = 0;
     work();
-    return *slots.asked;
+    return asked;
   };
   auto const table = table_of({2, 1, 2, 1});
   auto const lengths = lengths_of(six_layers, table);
-  std::optional<model_on_threads<clipped_copies, plan_maker<counting_slots>>> model;
+  std::optional<model_on_threads<clipped_copies>> model;
   long const once = asked_by([&] { (void)pp::lower_post_validated(table, slots(table, lengths)); });
   CHECK(once > 0);
   CHECK(asked_by([&] {
-          model.emplace(table, lengths, plan_maker<counting_slots>{slots, true}, [&](auto& shared) {
+          model.emplace(table, lengths, plan_maker{slots, true}, [&](auto& shared) {
             return make_host_stages(six_layers, table, lengths, 9, shared);
           });
         }) == once);

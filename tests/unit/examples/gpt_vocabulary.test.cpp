@@ -39,8 +39,8 @@ template <int Barriers, class Schedule>
 void check_schedule(Schedule const& schedule, int devices, int microbatches) {
   auto const table =
     pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{schedule}, {devices, microbatches});
-  sharded_pipeline model({eight_layers, Barriers}, table, 9);
-  sharded_pipeline on_one({eight_layers, Barriers}, on_one_device(table), 9);
+  sharded_pipeline model(eight_layers, Barriers, table, 9);
+  sharded_pipeline on_one(eight_layers, Barriers, on_one_device(table), 9);
   sharded_device alone(eight_layers, cut_around(eight_layers, table, Barriers), 9);
   auto const pieces = batch_of(microbatches);
   adamw const optimizer{};

@@ -123,7 +123,8 @@ TEST_CASE("receive, compute, send on 1F1B with no buffering") {
     CHECK(simulated(work, 1) == outcome::drains); // one eager message hides it
     pp::proof const verdict = pp::prove(work);
     CHECK(verdict.broken == rule::circular);
-    CHECK(verdict.what.kind == pp::pass_kind::forward);
+    auto const at = static_cast<std::size_t>(verdict.item_index);
+    CHECK(work.view().program_of(verdict.device)[at].work.kind == pp::pass_kind::forward);
   }
 }
 

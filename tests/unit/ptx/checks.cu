@@ -160,6 +160,22 @@ KERNEL release_acquire(int* data, int* flag, int* out) {
     out[0] = data[0];
   }
 }
+KERNEL release_by_one_lane(int* data, int* flag, int* out, bool waits) {
+  int const lane = threadIdx.x;
+  if (blockIdx.x == 1) {
+    data[lane] = lane;
+    if (waits)
+      __syncwarp();
+    if (lane == 0)
+      asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+  } else {
+    int seen = 0;
+    while (lane == 0 && seen == 0)
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+    __syncwarp();
+    out[lane] = data[lane];
+  }
+}
 KERNEL same_place(int* out) {
   out[0] = 1;
 }

@@ -167,6 +167,21 @@ TEST_CASE("blocks that talk through global memory need fences on both sides") {
   CHECK(out[0] == 7);
 }
 
+TEST_CASE("a lane that releases for its warp has to wait for the others") {
+  fixture::machine m("checks.sm_80");
+  array<int> data(m, 32), out(m, 32);
+  for (bool const waits : {true, false}) {
+    array<int> flag(m, std::vector<int>{0});
+    auto const r =
+      m.run("release_by_one_lane", {2}, {32}, data.data(), flag.data(), out.data(), waits);
+    if (waits) {
+      check_clean(r);
+    } else {
+      CHECK(reported(r, fault::race, {"block (0,0,0)", "of block number 1, which wrote it"}));
+    }
+  }
+}
+
 TEST_CASE("global memory: duplicate stores and stores beside atomics are races") {
   fixture::machine m("checks.sm_80");
   array<int> out(m, std::vector<int>{0});

@@ -23,7 +23,7 @@
 #include <random>
 #include <span>
 #include <tests/support/attention_reference.hpp>
-#include <tools/support/exchange_on_one_device.hpp>
+#include <tests/support/exchange_on_one_device.hpp>
 #include <vector>
 
 namespace pp = pipelining;
@@ -536,7 +536,7 @@ void check(schedule_type const& schedule, pp::pipeline_size size) {
   CHECK(train<pp::communicators::one>(schedule, size) == got);
   CHECK(train<pp::communicators::per_pair>(schedule, size) == got);
   CHECK(train<pp::communicators::per_edge>(schedule, size) == got);
-  CHECK(train<pp::communicators::one>(examples::exchange_on_one_device<schedule_type>{schedule},
+  CHECK(train<pp::communicators::one>(support::exchange_on_one_device<schedule_type>{schedule},
                                       size) == got);
   result const wanted = reference(schedule, size);
   CHECK(difference(got.output, wanted.output) < 1e-13);

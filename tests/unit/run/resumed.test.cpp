@@ -48,7 +48,7 @@ void check_turns(pp::timetable_view table) {
     stages[s].chunks = over.chunks;
   }
   pp::detail::thread_board board(over.devices, {.guarded = true});
-  board.put(pp::lower<Policy>(table, support::words), 0);
+  board.put(pp::lower<Policy>(table, support::words), 0, stages);
   std::mt19937 chance(7);
   int const steps = 3;
   for (int step = 0; step < steps; ++step) {
@@ -88,7 +88,7 @@ TEST_CASE("a device that must wait returns, says for which message, and goes on 
   for (std::size_t s = 0; s < stages.size(); ++s)
     stages[s].weight = s + 3;
   pp::detail::thread_board board(2, {});
-  board.put(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 1}), support::words), 0);
+  board.put(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 1}), support::words), 0, stages);
   board.begin_step(*board.plans.front());
   pp::detail::thread_device<model> first(board, stages, 0);
   pp::detail::thread_device<model> last(board, stages, 1);

@@ -62,7 +62,6 @@ struct data_use {
   bool adds = false;                //!< brings it to life where its chunk comes first
   bool frees = false;               //!< uses it last
   bool takes_part = false;          //!< lies, and is not the end of what the kind starts itself
-  bool left_alone = false;          //!< used last where no kind that would free it runs
   bool ends = false;                //!< may be the last use of its slot
   effect::chunk_order order = effect::chunk_order::ascending; //!< where it adds
   bool single = false; //!< about one instance, which `first` says
@@ -332,8 +331,9 @@ private:
     bool const works_in =
       use.stage == 0 && detail::brings(kind, one.of) && has_effect(kind, does::frees, one.of);
     use.takes_part = use.lies && !(works_in && use.frees);
-    use.left_alone = declared.freed[one.of] && one.what != does::reads && !works_in;
-    use.ends = use.stage != 0 ? use.takes_part : use.lies && (use.frees || use.left_alone);
+    // Where no kind that would free it runs, whoever changes it does so last.
+    bool const left_alone = declared.freed[one.of] && one.what != does::reads && !works_in;
+    use.ends = use.stage != 0 ? use.takes_part : use.lies && (use.frees || left_alone);
     use.order = one.order;
     if (use.adds)
       last_chunk = one.order == effect::chunk_order::ascending ? 1 : -1;

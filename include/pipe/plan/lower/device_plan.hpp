@@ -15,8 +15,6 @@
 #include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/lower/waits.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/policy.hpp>
-#include <pipe/plan/proof.hpp>
 #include <pipe/plan/sizes.hpp>
 
 #include <algorithm>
@@ -94,8 +92,8 @@ public:
     std::iota(rows_.begin(), rows_.end(), 0);
     for (int stage = 0; stage < stages && !held_.empty(); ++stage)
       for (int route = 0; route < over.extents.routes(); ++route) {
-        int const line = route * over.declared->rows * stages + stage;
-        std::vector<int>& held = held_[static_cast<std::size_t>(holder_of(over, line))];
+        int const device = device_of(over, stage, microbatch_of(over.extents, route));
+        std::vector<int>& held = held_[static_cast<std::size_t>(device)];
         for (int next = std::max(stage - 1, 0); next < std::min(stage + 2, stages); ++next)
           if (held.empty() || next > held.back())
             held.push_back(next);
@@ -503,7 +501,7 @@ public:
 
   //! @param result receives the layouts, lanes and arenas of the device
   //! @param waits of the devices before, receives those of the device.
-  template <communication_policy Policy, buffer_sizes Sizes>
+  template <buffer_sizes Sizes>
   void lower(program work,
              int device,
              item_times const& times,
@@ -511,8 +509,8 @@ public:
              plan& result,
              std::vector<int>& waits) {
     pipeline_view const& over = uses_.over;
-    int const lanes = number_messages<Policy>(
-      work, device, over.extents.devices, lines_.get(2 * over.extents.devices));
+    int const lanes = number_messages(
+      work, result.key, device, over.extents.devices, lines_.get(2 * over.extents.devices));
     assign_copy_lanes(work, *over.declared, lanes);
     mark_complete_stages(uses_, work);
     slot_layout* const layouts = result.layouts.data() + device * slot_classes;

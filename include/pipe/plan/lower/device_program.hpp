@@ -10,7 +10,6 @@
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/workers.hpp>
 
@@ -50,12 +49,11 @@ struct message_line {
 //! @brief Numbers lanes, and the messages of every direction, which is the order that both ends
 //! must agree on. Lanes are numbered on the device in the order of their first message.
 //!
-//! @param lines scratch, [2 P].
+//! @param key of the policy. @param lines scratch, [2 P].
 //! @return the number of lanes.
 //! @complexity O(n + P + e L) for n items, e directed edges and L lanes.
-template <communication_policy Policy>
 constexpr int
-number_messages(program& work, int device, int devices, message_line* lines) noexcept {
+number_messages(program& work, communicator_key key, int device, int devices, message_line* lines) {
   int lanes = 0;
   for (int i = 0; i < 2 * devices; ++i)
     lines[i] = {};
@@ -68,7 +66,7 @@ number_messages(program& work, int device, int devices, message_line* lines) noe
     message_line& line = lines[2 * end.peer + (sends ? 0 : 1)];
     end.sequence = line.count++;
     if (line.lane == nothing) {
-      line.key = sends ? Policy::key(device, end.peer) : Policy::key(end.peer, device);
+      line.key = sends ? key(device, end.peer) : key(end.peer, device);
       line.lane = lanes;
       for (int k = 0; k < 2 * devices; ++k)
         if (lines[k].lane != nothing && lines[k].key == line.key && &lines[k] != &line)

@@ -189,11 +189,10 @@ public:
         kind_count_(over_.declared->kind_count) {
     for (int i = 0; !uses.across && i < over_.extents.routes() * kind_count_ * stage_count_; ++i) {
       int const route = i / (kind_count_ * stage_count_);
-      bool const at_end = route > 0 && over_.extents.where == placement::bidirectional;
       pass const what{static_cast<pass_kind>(i / stage_count_ % kind_count_),
                       false,
                       static_cast<std::uint16_t>(i % stage_count_),
-                      static_cast<std::uint16_t>(at_end ? over_.extents.microbatches - 1 : route),
+                      static_cast<std::uint16_t>(microbatch_of(over_.extents, route)),
                       0};
       ends_.emplace_back();
       if (!over_.contains(what))

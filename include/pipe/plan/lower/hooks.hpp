@@ -15,6 +15,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -142,59 +143,53 @@ inline void push_event(hook_placement& work, std::size_t index) {
   return last;
 }
 
-//! One of the two stages of a tied weight, on the way through the global order.
-struct tied_end {
-  int stage;
-  std::size_t completing; // the event that runs the last pass of its gradients
-  bool complete = false;
-  bool sent = false; // what that pass made has left, or nothing leaves
-  bool placed = false;
-};
+//! The event before which the steps of an end of a tied weight go: between passes, once what the
+//! last pass of its gradients made is on its way, since another device waits for that.
+//! @param completing the event that runs that pass
+[[nodiscard]] inline std::size_t after_messages(hook_placement const& work,
+                                                std::size_t completing) noexcept {
+  int const entry = work.events[completing].entry;
+  auto at = work.events.begin() + static_cast<std::ptrdiff_t>(completing);
+  if (!stays_on_device(work.table.over, work.table.passes[entry]))
+    at = std::find_if(at + 1, work.events.end(), [entry](event const& what) {
+      return what.to != nothing && what.entry == entry;
+    });
+  at = std::find_if(at + 1, work.events.end(), [&work](event const& what) {
+    return what.to == nothing && !work.pass_of(what).overlapped;
+  });
+  return static_cast<std::size_t>(at - work.events.begin());
+}
 
-//! Places the steps of a stage whose gradient is complete, and the additions once both are.
-inline void place_tied(hook_placement& work, tied_end& end, tied_end const& other) {
-  int const device = device_of(work.table, end.stage);
-  int const there = device_of(work.table, other.stage);
-  end.placed = true;
-  push_step(work, subject::tied_gradient, end.stage);
-  if (there != device) {
-    validate_receiver(work, device, there);
-    push_message(work, subject::tied_gradient, device, there, end.stage);
-  }
-  if (!other.placed)
+//! Places the steps of a stage whose gradient is complete.
+inline void place_tied(hook_placement& work, int stage, int other_stage) {
+  int const device = device_of(work.table, stage);
+  int const there = device_of(work.table, other_stage);
+  push_step(work, subject::tied_gradient, stage);
+  if (there == device)
     return;
-  push_step(work, subject::add_tied, end.stage);
-  push_step(work, subject::add_tied, other.stage);
+  validate_receiver(work, device, there);
+  push_message(work, subject::tied_gradient, device, there, stage);
 }
 
-//! Notes what an event does for the end of a tied weight.
-inline void follow(hook_placement const& work, tied_end& end, std::size_t index) noexcept {
-  event const& what = work.events[index];
-  if (index == end.completing) {
-    end.complete = true;
-    end.sent = stays_on_device(work.table.over, work.pass_of(what));
-  } else if (end.complete && what.to != nothing &&
-             what.entry == work.events[end.completing].entry) {
-    end.sent = true;
-  }
-}
-
+//! Places a tied weight's steps at each of its ends, and the additions once both are complete.
 inline void place_tied_steps(hook_placement& work) {
   std::vector<std::size_t> const completing = completing_events(work);
-  tied_end ends[2]{{0, completing.front()},
-                   {work.table.over.extents.stages() - 1, completing.back()}};
+  int const ends[2]{0, work.table.over.extents.stages() - 1};
+  std::size_t const places[2]{after_messages(work, completing.front()),
+                              after_messages(work, completing.back())};
+  int placed = 0;
   for (std::size_t i = 0; i <= work.events.size(); ++i) {
-    // What the pass made goes first: another device waits for it.
-    bool const between = i == work.events.size() ||
-                         (work.events[i].to == nothing && !work.pass_of(work.events[i]).overlapped);
-    for (int k = 0; k < 2 && between; ++k)
-      if (ends[k].sent && !ends[k].placed)
-        place_tied(work, ends[k], ends[1 - k]);
-    if (i == work.events.size())
-      return;
-    push_event(work, i);
-    for (tied_end& end : ends)
-      follow(work, end, i);
+    for (int k = 0; k < 2; ++k) {
+      if (places[k] != i)
+        continue;
+      place_tied(work, ends[k], ends[1 - k]);
+      if (++placed == 1)
+        continue;
+      push_step(work, subject::add_tied, ends[k]);
+      push_step(work, subject::add_tied, ends[1 - k]);
+    }
+    if (i < work.events.size())
+      push_event(work, i);
   }
 }
 

@@ -73,7 +73,6 @@ inline constexpr int most_group_messages = 64;
 }
 
 //! An exchange is one group of a device, with all messages of it that the device has an end of.
-//! Stages in a chain have none.
 //! @pre check_form has nothing to say.
 constexpr proof check_exchanges(plan_view work, int device) {
   pipeline_view const over = work.over;
@@ -81,14 +80,9 @@ constexpr proof check_exchanges(plan_view work, int device) {
   auto const exchange_at = [&](std::size_t i) {
     return steps[i].what == operation::run ? nothing : work.exchange_at(steps[i]);
   };
-  std::size_t first = 0;
-  while (first < steps.size() && exchange_at(first) == nothing)
-    ++first;
-  if (first == steps.size())
-    return {};
   int const count = exchange_indices(over);
   owned<int> last_of(count, nothing); // message of each exchange
-  for (std::size_t i = first; i < steps.size(); ++i) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
     int const exchange = exchange_at(i);
     if (exchange == nothing)
       continue;
@@ -220,21 +214,21 @@ struct entered_messages {
   }
 };
 
-//! Where the two ends of every message are: [message_indices], item numbers on their devices.
-struct message_ends {
-  int* sender;
-  int* receiver;
-};
+//! The place of an end of a message among those of all messages: [2 message_indices].
+[[nodiscard]] constexpr std::ptrdiff_t
+end_index(plan_view const& work, item const& step, bool sends) noexcept {
+  return 2 * std::ptrdiff_t{message_index(work, step)} + (sends ? 1 : 0);
+}
 
 //! Enters the messages of a device: none is sent or received twice.
-constexpr proof enter_messages(plan_view const& work, int device, message_ends ends) noexcept {
+//! @param ends the item at each end, on its device
+constexpr proof enter_messages(plan_view const& work, int device, int* ends) noexcept {
   auto const steps = work.program_of(device);
   for (std::size_t at = 0; at < steps.size(); ++at) {
     if (steps[at].what == operation::run)
       continue;
     int const i = static_cast<int>(at);
-    int& end = (steps[at].what == operation::send ? ends.sender
-                                                  : ends.receiver)[message_index(work, steps[at])];
+    int& end = ends[end_index(work, steps[at], steps[at].what == operation::send)];
     if (end != nothing)
       return {proof::rule::unmatched, device, i, device, end};
     end = i;
@@ -265,7 +259,8 @@ misfit(plan_view const& work, item const& step, int device, item const& other, i
 //! Finds a fault in the messages of a device. Each has its other end at the peer, with the same
 //! bytes and the same place in the line of its edge. The groups of both ends hold the same
 //! messages.
-constexpr proof check_messages(plan_view work, int device, message_ends ends) noexcept {
+//! @param ends the item at each end, on its device
+constexpr proof check_messages(plan_view work, int device, int const* ends) noexcept {
   auto const steps = work.program_of(device);
   int before_twin = nothing; // of the item before, where both are of one group
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -273,9 +268,7 @@ constexpr proof check_messages(plan_view work, int device, message_ends ends) no
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const maker = message_index(work, step);
-    bool const sends = step.what == operation::send;
-    int const twin = sends ? ends.receiver[maker] : ends.sender[maker];
+    int const twin = ends[end_index(work, step, step.what != operation::send)];
     int const peer = work.message_of(step).peer;
     auto const theirs = work.program_of(peer);
     if (twin == nothing || static_cast<std::size_t>(twin) >= theirs.size())
@@ -348,10 +341,9 @@ missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
   for (int device = 0; device < work.over.extents.devices; ++device) {
     if (!is_at_exchange(work, at, device, exchange))
       continue;
-    auto const steps = work.program_of(device);
-    int const end = end_of_group(steps, at[device]);
-    for (int i = at[device]; i < end; ++i)
-      if (int const peer = work.message_of(steps[static_cast<std::size_t>(i)]).peer;
+    item_group const group(work, device, at[device]);
+    for (int i = group.first; i < group.end; ++i)
+      if (int const peer = work.message_of(group[i]).peer;
           !is_at_exchange(work, at, peer, exchange))
         return peer;
   }
@@ -400,31 +392,31 @@ class plan_drain {
 public:
   //! Runs every device from the start of its program until nothing moves.
   //! @complexity O(1) per item, times the messages of a group.
-  explicit plan_drain(plan_view const& work) : work_(work), at_(count()) {
-    std::vector<int> stack(count()); // devices that may go on
-    std::vector<char> queued(count(), 1);
+  explicit plan_drain(plan_view const& work) : work_(work), at_(work.over.extents.devices, 0) {
+    int const devices = work.over.extents.devices;
+    std::vector<int> stack(static_cast<std::size_t>(devices)); // devices that may go on
+    owned<bool> const queued(devices, true);
     std::iota(stack.begin(), stack.end(), 0);
     while (!stack.empty()) {
       int const device = stack.back();
       stack.pop_back();
-      queued[static_cast<std::size_t>(device)] = 0;
+      queued[device] = false;
       auto const moved = [&](int other) {
-        if (std::exchange(queued[static_cast<std::size_t>(other)], 1) == 0)
+        if (!std::exchange(queued[other], true))
           stack.push_back(other);
       };
       auto const steps = work.program_of(device);
-      int& at = at_[static_cast<std::size_t>(device)];
+      int& at = at_[device];
       while (static_cast<std::size_t>(at) < steps.size()) {
         if (steps[static_cast<std::size_t>(at)].what == operation::run)
           at = end_of_group(steps, at);
-        else if (!meet_at_messages(work, at_.data(), device, moved))
+        else if (!meet_at_messages(work, at_, device, moved))
           break;
       }
     }
   }
-
   //! The item that a device stands at, or after the last.
-  [[nodiscard]] int at(int device) const noexcept { return at_[static_cast<std::size_t>(device)]; }
+  [[nodiscard]] int at(int device) const noexcept { return at_[device]; }
   //! True when a device is after its last item.
   [[nodiscard]] bool ended(int device) const noexcept {
     return static_cast<std::size_t>(at(device)) == work_.program_of(device).size();
@@ -440,7 +432,7 @@ public:
       return {};
     // Every device that stands still waits for its peer: following peers leads into the circle, or
     // to a device that has ended.
-    for (std::size_t step = 0; step < count() && !ended(waits_for(device)); ++step)
+    for (int step = 0; step < work_.over.extents.devices && !ended(waits_for(device)); ++step)
       device = waits_for(device);
     std::vector<int> result{device};
     while (!ended(device) && (device = waits_for(device)) != result.front())
@@ -449,18 +441,15 @@ public:
   }
 
 private:
-  [[nodiscard]] std::size_t count() const noexcept {
-    return static_cast<std::size_t>(work_.over.extents.devices);
-  }
   [[nodiscard]] int waits_for(int from) const noexcept {
     item const& step = work_.program_of(from)[static_cast<std::size_t>(at(from))];
     int const exchange = work_.exchange_at(step);
     return exchange == nothing ? work_.message_of(step).peer
-                               : missing_at_exchange(work_, at_.data(), exchange);
+                               : missing_at_exchange(work_, at_, exchange);
   }
 
   plan_view work_;
-  std::vector<int> at_; // [P]
+  owned<int> at_; // [P]
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -135,23 +135,16 @@ public:
   //! back begins.
   void write(pass const& back, pass const& forward) {
     int const both = std::min(layers_of(back), layers_of(forward));
+    std::span<pass_kind const> const backward = kinds_of_layer(back.kind);
+    // combine back, attention, experts back, dispatch, [expert gradients,] dispatch back,
+    // experts, combine, attention back[, attention gradients]
+    std::string_view const turns = backward.size() == 6 ? "bfbfbbffbb" : "bfbfbffb";
     for (int i = 0; i < both; ++i) {
-      // combine back, attention, experts back, dispatch, [expert gradients,] dispatch back,
-      // experts, combine, attention back[, attention gradients]
-      std::span<pass_kind const> const b = kinds_of_layer(back.kind);
-      std::span<pass_kind const> const f = kinds_of_layer(forward.kind);
-      std::size_t const gradients = b.size() == 6 ? 1 : 0;
       write_again(back, i);
-      push(b[0], back, i);
-      push(f[0], forward, i);
-      push(b[1], back, i);
-      push(f[1], forward, i);
-      for (std::size_t k = 2; k <= 2 + gradients; ++k)
-        push(b[k], back, i);
-      push(f[2], forward, i);
-      push(f[3], forward, i);
-      for (std::size_t k = 3 + gradients; k < b.size(); ++k)
-        push(b[k], back, i);
+      auto b = backward.begin();
+      auto f = kinds_of_layer(forward.kind).begin();
+      for (char const turn : turns)
+        turn == 'b' ? push(*b++, back, i) : push(*f++, forward, i);
     }
     for (pass const* const each : {&back, &forward})
       for (int i = both; i < layers_of(*each); ++i) {

@@ -231,9 +231,7 @@ fastest_partition(int tokens, int chunks, chunk_time auto const& time, int align
                                             std::span<int const> lengths,
                                             sequence_work const& work,
                                             uniform_cost const& mean) {
-  int tokens = 0;
-  for (int const length : lengths)
-    tokens += length;
+  int const tokens = std::accumulate(lengths.begin(), lengths.end(), 0);
   auto const scaled = [&](pass_kind kind, int length, int prefix) {
     pass what;
     what.kind = kind;
@@ -248,9 +246,7 @@ fastest_partition(int tokens, int chunks, chunk_time auto const& time, int align
 //! @brief The share of each chunk in the tokens of its sequence, as `peak_activations` takes it.
 //! @param lengths [C] tokens of each chunk.
 [[nodiscard]] inline std::vector<double> token_shares(std::span<int const> lengths) {
-  double tokens = 0;
-  for (int const length : lengths)
-    tokens += length;
+  double const tokens = std::accumulate(lengths.begin(), lengths.end(), 0.0);
   std::vector<double> shares;
   for (int const length : lengths)
     shares.push_back(length / tokens);

@@ -111,10 +111,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
 
 //! The longest chunk; 0 of none.
 [[nodiscard]] constexpr int longest_of(std::span<int const> chunk_lengths) noexcept {
-  int longest = 0;
-  for (int const length : chunk_lengths)
-    longest = length > longest ? length : longest;
-  return longest;
+  return chunk_lengths.empty() ? 0 : std::ranges::max(chunk_lengths);
 }
 
 //! The bytes of a gather, or else of a scatter: weights in bf16, gradients in single precision.

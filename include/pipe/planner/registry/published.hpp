@@ -8,14 +8,11 @@
 //!
 //!   named("interleaved", "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
 //!         option::stages_per_device | option::group,
-//!         [](schedule_choice const& c) {
-//!           return Interleaved<dynamic>{.stages_per_device = c.stages_per_device.value_or(2),
-//!                                       .group = c.group.value_or(0)};
-//!         },
+//!         detail::options_over(Interleaved<dynamic>{.stages_per_device = 2, .group = 0}),
 //!         {.type = "Interleaved<{stages}>"}),
 //!
-//! The function returns the schedule, which may be any type with the concept `schedule`, or a
-//! variant of them. Defaults of options are the `value_or` in it and belong into the line of text.
+//! A function makes the schedule from a choice. The schedule may be any type with the concept
+//! `schedule`, or a variant of them. Defaults of options belong into the line of text, too.
 //! After the function stand the traits that no other part of the row tells, and then the options
 //! without which the schedule cannot be made. All else follows from the row: the command line,
 //! --list, --help, errors, the tests over all names. Programs ask for a trait where they mean one,
@@ -78,20 +75,24 @@ inline constexpr adapter usual_adapters =
   adapter::offload_chunks | adapter::vocabulary_1 | adapter::vocabulary_2 |
   adapter::vocabulary_interlaced | adapter::sharded_weights | adapter::gathered_once;
 
-//! Makes a schedule without options.
+//! Makes a schedule with the options of a choice, and with the usual ones where it does not say.
 template <class Schedule>
-constexpr auto plain = [](schedule_choice const&) { return Schedule{}; };
-
-//! Makes a schedule over so many chunks where a choice does not say.
-template <class Schedule, int Usual>
-constexpr auto over_chunks =
-  [](schedule_choice const& c) { return Schedule{.chunks = c.chunks.value_or(Usual)}; };
-
-//! Makes a schedule on so many stages of a device where a choice does not say.
-template <class Schedule, int Usual>
-constexpr auto on_stages = [](schedule_choice const& c) {
-  return Schedule{.stages_per_device = c.stages_per_device.value_or(Usual)};
-};
+constexpr auto options_over(Schedule const& usual) {
+  return [usual](schedule_choice const& c) {
+    Schedule made = usual;
+    if constexpr (requires { made.chunks = 1; })
+      made.chunks = c.chunks.value_or(usual.chunks);
+    if constexpr (requires { made.stages_per_device = 1; })
+      made.stages_per_device = c.stages_per_device.value_or(usual.stages_per_device);
+    if constexpr (requires { made.group = 1; })
+      made.group = c.group.value_or(usual.group);
+    if constexpr (requires { made.forwards = 1; })
+      made.forwards = c.forwards.value_or(usual.forwards);
+    if constexpr (requires { made.memory_limit = 1.0; })
+      made.memory_limit = c.memory_limit.value_or(usual.memory_limit);
+    return made;
+  };
+}
 
 //! One of two types, for schedules that have an option in their type.
 template <class Yes, class No>
@@ -136,36 +137,33 @@ struct published_schedules {
     named(names::gpipe,
           "GPipe: all forward passes, then all backward passes; over chunks TeraPipe",
           option::chunks,
-          detail::over_chunks<GPipeChunked<dynamic>, 1>,
+          detail::options_over(GPipeChunked<dynamic>{.chunks = 1}),
           {.type = "GPipe", .type_asked = "GPipeChunked<{chunks}>"}),
     named(names::one_f_one_b,
           "one forward, one backward in turn (PipeDream-Flush)",
           option::none,
-          detail::plain<OneFOneB>,
+          detail::options_over(OneFOneB{}),
           {.type = "OneFOneB", .shown_with = detail::usual_adapters}),
     named(names::eager_one_f_one_b,
           "1F1B with twice the warm-up, which hides messages",
           option::none,
-          detail::plain<EagerOneFOneB>,
+          detail::options_over(EagerOneFOneB{}),
           {.type = "EagerOneFOneB"}),
     named("kfkb",
           "kFkB of Ada-Grouper: K forward, K backward in turn; groups of 2",
           option::group,
-          [](schedule_choice const& c) { return Grouped<dynamic>{.group = c.group.value_or(2)}; },
+          detail::options_over(Grouped<dynamic>{.group = 2}),
           {.type = "Grouped<{group}>"}),
     named(
       names::interleaved,
       "Megatron's interleaved 1F1B; 2 stages per device, groups of P",
       option::stages_per_device | option::group,
-      [](schedule_choice const& c) {
-        return Interleaved<dynamic>{.stages_per_device = c.stages_per_device.value_or(2),
-                                    .group = c.group.value_or(0)};
-      },
+      detail::options_over(Interleaved<dynamic>{.stages_per_device = 2, .group = 0}),
       {.type = "Interleaved<{stages}>", .shown_with = adapter::offload | adapter::offload_half}),
     named("chronos",
           "ChronosPipe: two looped stages per device, three quarters of the activations of 1F1B",
           option::chunks,
-          detail::over_chunks<ChronosPipeChunked<dynamic>, 1>,
+          detail::options_over(ChronosPipeChunked<dynamic>{.chunks = 1}),
           {.type = "ChronosPipeChunked<{chunks}>",
            .shown_with = adapter::recompute_first | adapter::weights_on_host}),
     named("hanayo",
@@ -183,7 +181,7 @@ struct published_schedules {
     named(names::breadth_first,
           "all microbatches stage by stage, then back in reverse; 2 stages per device",
           option::stages_per_device,
-          detail::on_stages<BreadthFirst<dynamic>, 2>,
+          detail::options_over(BreadthFirst<dynamic>{.stages_per_device = 2}),
           {.type = "BreadthFirst<{stages}>",
            .sums_in_order = false,
            .shown_with = adapter::sharded_weights | adapter::gathered_once}),
@@ -203,7 +201,7 @@ struct published_schedules {
           "WeiPipe: microbatches stay on their device, weights and their gradients travel; M a "
           "multiple of P",
           option::none,
-          detail::plain<WeiPipe>),
+          detail::options_over(WeiPipe{})),
     named("round-pipe",
           "RoundPipe: devices take stages in turn, weights lie on the host; P forward, 3 P back",
           option::forward_stages | option::backward_stages,
@@ -220,42 +218,32 @@ struct published_schedules {
           {.type = "Seq1F1B<{chunks}>",
            .type_asked = "EagerSeq1F1B<{chunks}>",
            .shown_with = detail::usual_adapters}),
-    named("seq1f1b-interleaved",
-          "interleaved 1F1B over chunks of sequences; 4 chunks, 2 stages per device",
-          option::chunks | option::stages_per_device | option::group,
-          [](schedule_choice const& c) {
-            return Seq1F1BInterleaved<>{.stages_per_device = c.stages_per_device.value_or(2),
-                                        .chunks = c.chunks.value_or(4),
-                                        .group = c.group.value_or(0)};
-          },
-          {.type = "Seq1F1BInterleaved<{stages}, {chunks}>"}),
+    named(
+      "seq1f1b-interleaved",
+      "interleaved 1F1B over chunks of sequences; 4 chunks, 2 stages per device",
+      option::chunks | option::stages_per_device | option::group,
+      detail::options_over(Seq1F1BInterleaved<>{.stages_per_device = 2, .chunks = 4, .group = 0}),
+      {.type = "Seq1F1BInterleaved<{stages}, {chunks}>"}),
     named("seq1f1b-zb-interleaved",
           "Seq1F1B with the split backward of ZB-H1 on interleaved stages; 4 chunks, 2 stages per "
           "device",
           option::chunks | option::stages_per_device,
-          [](schedule_choice const& c) {
-            return Seq1F1BZeroBubbleInterleaved<>{
-              .stages_per_device = c.stages_per_device.value_or(2), .chunks = c.chunks.value_or(4)};
-          },
+          detail::options_over(Seq1F1BZeroBubbleInterleaved<>{.stages_per_device = 2, .chunks = 4}),
           {.type = "Seq1F1BZeroBubbleInterleaved<{stages}, {chunks}>"}),
     named("seq1f1b-zb-h1",
           "Seq1F1B with the split backward of ZB-H1, the activations of Seq1F1B; 4 chunks",
           option::chunks,
-          detail::over_chunks<Seq1F1BZeroBubbleH1<>, 4>,
+          detail::options_over(Seq1F1BZeroBubbleH1<>{.chunks = 4}),
           {.type = "Seq1F1BZeroBubbleH1<{chunks}>"}),
     named("seq1f1b-zb-h2",
           "Seq1F1B with the split backward of ZB-H2, no bubble on the span; 4 chunks",
           option::chunks,
-          detail::over_chunks<Seq1F1BZeroBubbleH2<>, 4>,
+          detail::options_over(Seq1F1BZeroBubbleH2<>{.chunks = 4}),
           {.type = "Seq1F1BZeroBubbleH2<{chunks}>"}),
     named("svpp",
           "SVPP of MEPipe: chunks and split backward; 4 chunks, 2 stages per device",
           option::chunks | option::stages_per_device | option::forwards,
-          [](schedule_choice const& c) {
-            return SVPP<>{.stages_per_device = c.stages_per_device.value_or(2),
-                          .chunks = c.chunks.value_or(4),
-                          .forwards = c.forwards.value_or(0)};
-          },
+          detail::options_over(SVPP<>{.stages_per_device = 2, .chunks = 4, .forwards = 0}),
           {.type = "SVPP<{stages}, {chunks}>"}),
     named("slice-v",
           "SliceV: two stages per device in a V over chunks, no bubble on the span; 4 chunks",
@@ -290,17 +278,17 @@ struct published_schedules {
     named(names::zero_bubble_h1,
           "ZB-H1: split backward, the activations of 1F1B and as many weight inputs",
           option::none,
-          detail::plain<ZeroBubbleH1>,
+          detail::options_over(ZeroBubbleH1{}),
           {.type = "ZeroBubbleH1", .shown_with = adapter::vocabulary_1 | adapter::vocabulary_2}),
     named(names::zero_bubble_h2,
           "ZB-H2: split backward, about twice of both, no bubble on the span",
           option::none,
-          detail::plain<ZeroBubbleH2>,
+          detail::options_over(ZeroBubbleH2{}),
           {.type = "ZeroBubbleH2"}),
     named("zb-interleaved",
           "ZB-H1 over interleaved stages; 2 stages per device",
           option::stages_per_device,
-          detail::on_stages<ZeroBubbleInterleaved<dynamic>, 2>,
+          detail::options_over(ZeroBubbleInterleaved<dynamic>{.stages_per_device = 2}),
           {.type = "ZeroBubbleInterleaved<{stages}>"}),
     named(names::zero_bubble_auto,
           "split backward, ordered for the costs under a memory limit; P microbatches (ZB-1P)",
@@ -313,59 +301,51 @@ struct published_schedules {
     named(names::v_min,
           "two stages per device in a V, (P+4)/3 activations where 1F1B holds P",
           option::chunks,
-          detail::over_chunks<VMinChunked<dynamic>, 1>,
+          detail::options_over(VMinChunked<dynamic>{.chunks = 1}),
           {.type = "VMinChunked<{chunks}>"}),
     named(names::v_half,
           "two stages per device in a V, (P+2)/2 activations where 1F1B holds P",
           option::chunks,
-          detail::over_chunks<VShape<v_half_offsets, dynamic>, 1>,
+          detail::options_over(VShape<v_half_offsets, dynamic>{.chunks = 1}),
           {.type = "VShape<pipelining::v_half_offsets, {chunks}>",
            .shown_with = detail::usual_adapters}),
     named(names::v_zero_bubble,
           "two stages per device in a V, the activations of 1F1B, no bubble on the span",
           option::chunks,
-          detail::over_chunks<VShape<v_zero_bubble_offsets, dynamic>, 1>,
+          detail::options_over(VShape<v_zero_bubble_offsets, dynamic>{.chunks = 1}),
           {.type = "VShape<pipelining::v_zero_bubble_offsets, {chunks}>"}),
     named("v-1f1b",
           "1F1B on a V, backward in one piece, two thirds of the activations of 1F1B",
           option::chunks,
-          detail::over_chunks<OneFOneBVChunked<dynamic>, 1>,
+          detail::options_over(OneFOneBVChunked<dynamic>{.chunks = 1}),
           {.type = "OneFOneBVChunked<{chunks}>"}),
-    named(
-      names::v_auto,
-      "the shortest V shape whose devices hold at most X activations of a stage",
-      option::chunks | option::memory_limit,
-      [](schedule_choice const& c) {
-        return VAuto<dynamic, dynamic>{.memory_limit = c.memory_limit.value_or(0),
-                                       .chunks = c.chunks.value_or(1)};
-      },
-      {.type = "VAuto<{limit}, {chunks}>"},
-      option::memory_limit),
-    named(
-      "v-continuous",
-      "v-auto with a start from a block in real times, for tight limits; takes longer",
-      option::chunks | option::memory_limit,
-      [](schedule_choice const& c) {
-        return VContinuous{.memory_limit = c.memory_limit.value_or(0),
-                           .chunks = c.chunks.value_or(1)};
-      },
-      {.type = "VContinuous", .swept_like = "v-auto"},
-      option::memory_limit),
+    named(names::v_auto,
+          "the shortest V shape whose devices hold at most X activations of a stage",
+          option::chunks | option::memory_limit,
+          detail::options_over(VAuto<dynamic, dynamic>{.memory_limit = 0, .chunks = 1}),
+          {.type = "VAuto<{limit}, {chunks}>"},
+          option::memory_limit),
+    named("v-continuous",
+          "v-auto with a start from a block in real times, for tight limits; takes longer",
+          option::chunks | option::memory_limit,
+          detail::options_over(VContinuous{.memory_limit = 0, .chunks = 1}),
+          {.type = "VContinuous", .swept_like = "v-auto"},
+          option::memory_limit),
     named("zb-v",
           "ZB-V: the hand-made zero-bubble order on a V, improved for the costs",
           option::chunks,
-          detail::over_chunks<ZeroBubbleVChunked<dynamic>, 1>,
+          detail::options_over(ZeroBubbleVChunked<dynamic>{.chunks = 1}),
           {.type = "ZeroBubbleVChunked<{chunks}>"}),
     named(
       "chimera",
       "Chimera: microbatches from both ends, each way in the other's bubble; 1 stage per device",
       option::stages_per_device,
-      detail::on_stages<ChimeraWaves<>, 1>,
+      detail::options_over(ChimeraWaves<>{.stages_per_device = 1}),
       {.type = "ChimeraWaves<{stages}>", .sums_in_order = false}),
     named("bitpipe",
           "BitPipe: microbatches from both ends of a V, for as many microbatches as devices",
           option::none,
-          detail::plain<BitPipe>,
+          detail::options_over(BitPipe{}),
           {.type = "BitPipe", .sums_in_order = false}),
     named(names::dual_pipe,
           "DualPipe: microbatches from both ends, forward next to backward",

@@ -38,27 +38,24 @@ struct bound_job {
   double tail = 0;
 };
 
-//! The facts of one stage for the memory bounds.
+//! The facts of the activations of some stages of a device for the memory bounds.
 struct bound_stage {
   double count = 0; //!< activations
   double least_life = HUGE_VAL;
-  double least_taker = HUGE_VAL;
+  double least_taker = HUGE_VAL; //!< time of one pass that takes an activation
 };
 
 //! The facts of one device for the bounds.
 struct bound_device {
-  std::vector<bound_job> within;     //!< times since its own first start
-  std::vector<bound_job> from_start; //!< times since the start of everything
-  std::vector<bound_stage> stages;
+  std::vector<bound_job> within;                  //!< times since its own first start
+  std::vector<bound_job> from_start;              //!< times since the start of everything
+  std::vector<bound_stage> stages{bound_stage{}}; //!< all of them, then each by itself
   double path = 0;                       //!< the longest path between two of its own passes
   double first = HUGE_VAL;               //!< its first start
   double work = 0;                       //!< the sum of its passes
-  double count = 0;                      //!< activations
-  double weight = 0;                     //!< their sum, in microbatches of one stage
+  double weight = 0;                     //!< of all activations, in microbatches of one stage
   double living = 0;                     //!< weight times least life, over all of them
   double least_weight = HUGE_VAL;        //!< of one activation
-  double least_life = HUGE_VAL;          //!< of one activation
-  double least_taker = HUGE_VAL;         //!< time of one pass that takes an activation
   double most_forward = 0;               //!< time of one forward pass
   double most_backward = 0;              //!< time of both halves of one backward pass
   double forward_per_weight = 0;         //!< the most
@@ -115,7 +112,6 @@ template <class Cost>
 //! Adds facts of the activation of a unit on a device in `count` microbatches like this.
 template <class Cost>
 void add_activation(bound_device& facts,
-                    bound_stage& here,
                     microbatch_graph<Cost> const& graph,
                     Cost const& cost,
                     pass const& made,
@@ -128,7 +124,7 @@ void add_activation(bound_device& facts,
   double const share = graph.weight(of, chunk);
   double const forward = graph.time(begun);
   double const backward = graph.time(graph.at(role::input, stage, chunk)) + graph.time(freed);
-  facts.count += count;
+  facts.stages.front().count += count;
   facts.weight += count * share;
   facts.least_weight = std::min(facts.least_weight, share);
   facts.most_forward = std::max(facts.most_forward, forward);
@@ -142,11 +138,11 @@ void add_activation(bound_device& facts,
   double const whole = start[freed] + graph.time(freed);
   least_stay const there = least_stay_of(graph, cost, {whole, forward, backward}, made, of);
   facts.living += count * share * there.life;
-  here.count += count;
-  for (double* const least : {&facts.least_life, &here.least_life})
-    *least = std::min(*least, there.life);
-  for (double* const least : {&facts.least_taker, &here.least_taker})
-    *least = std::min(*least, there.taker);
+  facts.stages.back().count += count;
+  for (bound_stage* const of_some : {&facts.stages.front(), &facts.stages.back()}) {
+    of_some->least_life = std::min(of_some->least_life, there.life);
+    of_some->least_taker = std::min(of_some->least_taker, there.taker);
+  }
   bool last = true; // no forward pass of the device has to come after it
   for (std::size_t node = 0; node < graph.nodes().size(); ++node) {
     bound_node const& other = graph.nodes()[node];
@@ -172,7 +168,6 @@ void add_device(bound_device& facts,
   std::vector<double> own_tail;
   graph.starts_on(device, own_start);
   graph.tails_to(device, own_tail);
-  bound_stage here;
   int stage = -1;
   for (std::size_t node = 0; node < graph.nodes().size(); ++node) {
     bound_node const& each = graph.nodes()[node];
@@ -201,13 +196,10 @@ void add_device(bound_device& facts,
     }
     if (!graph.is(each.what, role::forward))
       continue;
-    if (stage >= 0 && stage != each.what.stage)
-      facts.stages.push_back(std::exchange(here, {}));
-    stage = each.what.stage;
-    add_activation(facts, here, graph, cost, each.what, count, of);
+    if (std::exchange(stage, each.what.stage) != each.what.stage)
+      facts.stages.emplace_back();
+    add_activation(facts, graph, cost, each.what, count, of);
   }
-  if (stage >= 0)
-    facts.stages.push_back(here);
 }
 
 //! All that the bounds ask. Microbatches of equal costs on the same devices are looked at once.
@@ -347,8 +339,6 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
     return 0;
   double bound = device.living / limit; // Little's law: what is held, over all time
   double const most = std::floor(limit / device.least_weight + 1e-9);
-  if (once)
-    bound = std::max(bound, end_of_room(device.count, most, device.least_life, device.least_taker));
   for (bound_stage const& stage : device.stages)
     if (once)
       bound = std::max(bound, end_of_room(stage.count, most, stage.least_life, stage.least_taker));
@@ -427,7 +417,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
   time_bounds result;
   result.makespan.path = facts.path;
   for (detail::bound_device const& device : facts.devices) {
-    if (device.count == 0)
+    if (device.stages.front().count == 0)
       continue;
     result.span.path = std::max(result.span.path, device.path);
     result.span.work = std::max(result.span.work, detail::preemptive_end(device.within));

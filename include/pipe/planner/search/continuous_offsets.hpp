@@ -30,15 +30,20 @@ struct grid_times {
   [[nodiscard]] constexpr int busy() const noexcept {
     return 2 * (forward + backward_input + backward_weight);
   }
+  //! The least steps that a device holds the two activations of a microbatch, in sum. Meanwhile the
+  //! microbatch crosses every link twice on its way forward, and twice on its way back.
+  [[nodiscard]] constexpr int lives(int devices) const noexcept {
+    return (2 * devices + 1) * (forward + backward_input) + 4 * (devices - 1) * latency +
+           2 * backward_weight;
+  }
 };
 
 //! A building block on a grid: the start of each pass of microbatch 0.
 struct continuous_block {
-  int devices = 0;         //!< P
-  int interval = 0;        //!< grid steps from one microbatch to the next
-  int peak = 0;            //!< most activations of one stage that a device holds
-  double mean = 0;         //!< activations held, on average over time and devices
-  std::vector<int> starts; //!< [P][leg::count] in grid steps; empty when none exists
+  int devices = 0;           //!< P
+  int interval = 0;          //!< grid steps from one microbatch to the next
+  int peak = 0;              //!< most activations of one stage that a device holds
+  std::vector<int> starts{}; //!< [P][leg::count] in grid steps; empty when none exists
 
   //! When a device starts a leg, in grid steps.
   [[nodiscard]] int start(int device, int at) const {
@@ -60,11 +65,14 @@ struct device_pattern {
 class block_planner {
 public:
   block_planner(int devices, grid_times const& times, int interval)
-      : devices_(devices), times_(times), interval_(interval) {}
+      : devices_(devices), times_(times), interval_(interval),
+        up_forward_(wrap(-2 * (times.forward + times.latency))),
+        down_backward_(wrap(times.backward_input - times.forward)),
+        up_backward_(wrap(-times.forward - times.backward_input - 2 * times.latency)) {}
 
   [[nodiscard]] continuous_block plan() {
     find_patterns();
-    continuous_block result{devices_, interval_, 0, 0, {}};
+    continuous_block result{.devices = devices_, .interval = interval_};
     if (patterns_.empty())
       return result;
     std::size_t const count = patterns_.size();
@@ -175,113 +183,56 @@ private:
                      times_.backward_input));
   }
 
-  [[nodiscard]] hop
-  between(device_pattern const& above, device_pattern const& below, int wait) const {
-    int const forward = times_.forward + times_.latency;
-    int const backward = times_.backward_input + times_.latency;
-    return {wait,
-            wrap(above.start[leg::forward_up] - below.start[leg::forward_up] - 2 * forward - wait),
-            wrap(below.start[leg::backward_down] - above.start[leg::backward_down] + forward -
-                 backward + wait),
-            wrap(above.start[leg::backward_up] - below.start[leg::backward_up] - forward -
-                 backward - wait)};
+  //! The waits between two devices that keep the fewest activations alive. Moving the lower device
+  //! as a whole changes nothing until a wait wraps round, so two places suffice: at once, or so
+  //! much later that `down_backward` is none. Later is better where `up_forward` gives that time:
+  //! the wait of both falls by an interval, and counts on more stages than those of the others.
+  [[nodiscard]] hop between(device_pattern const& above, device_pattern const& below) const {
+    auto const residue = [interval = interval_](int value) { // from -interval to 2 interval - 1
+      return value < 0 ? value + interval : value >= interval ? value - interval : value;
+    };
+    auto const wait = [&](int which, int links) {
+      return residue(above.start[which] - below.start[which] + links);
+    };
+    int const up_forward = wait(leg::forward_up, up_forward_);
+    int const up_backward = wait(leg::backward_up, up_backward_);
+    int const later = wait(leg::backward_down, down_backward_);
+    if (up_forward < later)
+      return {0, up_forward, residue(-later), up_backward};
+    return {later, up_forward - later, 0, residue(up_backward - later)};
+  }
+  //! The waits between device - 1 and device, weighed by the stages on which they keep activations
+  //! alive.
+  [[nodiscard]] std::int64_t cost_of(int device, hop const& waits) const {
+    return std::int64_t{device} * (waits.down_forward + waits.up_backward) +
+           (std::int64_t{2} * devices_ - device) * (waits.up_forward + waits.down_backward);
   }
 
-  //! Waits between device - 1 and device, weighed by the activations that they keep alive. Moving
-  //! the device as a whole changes nothing until a wait wraps round, so two places suffice.
-  [[nodiscard]] std::pair<std::int64_t, int>
-  hop_cost(int device, device_pattern const& above, device_pattern const& below) const {
-    std::pair<std::int64_t, int> best{std::numeric_limits<std::int64_t>::max(), 0};
-    int const second = wrap(-between(above, below, 0).down_backward);
-    for (int const wait : {0, second}) {
-      hop const one = between(above, below, wait);
-      std::int64_t const cost =
-        std::int64_t{device} * (one.down_forward + one.up_backward) +
-        (std::int64_t{2} * devices_ - device) * (one.up_forward + one.down_backward);
-      if (cost < best.first)
-        best = {cost, wait};
-    }
-    return best;
-  }
-
-  //! Residues of a pattern; their differences decide the waits between two devices.
-  struct residues {
-    int forward_up;
-    int backward_down;
-    int before_backward; // - backward_down
-    int backward_up;
-    int forward_turn;  // forward_up - backward_down
-    int backward_turn; // backward_up - backward_down
-  };
-  [[nodiscard]] residues residues_of(device_pattern const& on) const {
-    int const forward = on.start[leg::forward_up];
-    int const down = on.start[leg::backward_down];
-    int const up = on.start[leg::backward_up];
-    return {
-      wrap(forward), wrap(down), wrap(-down), wrap(up), wrap(forward - down), wrap(up - down)};
-  }
-  //! A pattern of the device above, and what leads to it.
-  struct source {
-    std::int64_t cost;
-    std::uint32_t number;
-    residues at;
-  };
-
-  //! The least of `cost` and `hop_cost` for each pattern of a device, and the pattern above that it
-  //! is from.
+  //! The least sum of `cost` and waits for each pattern of a device, and the pattern above that
+  //! it is from.
   [[nodiscard]] std::vector<std::int64_t>
   extend(int device, std::vector<std::int64_t> const& cost, std::uint32_t* from) const {
     // The cheapest first: no wait costs less than nothing, so the rest is out once one costs more.
-    std::vector<source> cheap;
-    for (std::size_t i = 0; i < cost.size(); ++i)
-      cheap.push_back({cost[i], static_cast<std::uint32_t>(i), residues_of(patterns_[i])});
-    std::sort(cheap.begin(), cheap.end(), [](source const& a, source const& b) {
-      return std::pair(a.cost, a.number) < std::pair(b.cost, b.number);
-    });
-    // What a wait costs whose residue is the sum of two, in the outer stages and in the others.
-    std::vector<std::int64_t> outer(2 * static_cast<std::size_t>(interval_));
-    std::vector<std::int64_t> inner(outer.size());
-    for (std::size_t i = 0; i < outer.size(); ++i) {
-      outer[i] = std::int64_t{device} * wrap(static_cast<int>(i));
-      inner[i] = (std::int64_t{2} * devices_ - device) * wrap(static_cast<int>(i));
-    }
-    int const forward = times_.forward + times_.latency;
-    int const backward = times_.backward_input + times_.latency;
-    std::vector<std::int64_t> next(cost.size(), std::numeric_limits<std::int64_t>::max());
-    for (std::size_t to = 0; to < next.size(); ++to) {
-      residues const here = residues_of(patterns_[to]);
-      std::int64_t const* const forward_up = &inner[index(-here.forward_up - 2 * forward)];
-      std::int64_t const* const backward_down =
-        &inner[index(here.backward_down + forward - backward)];
-      std::int64_t const* const backward_up = &outer[index(-here.backward_up - forward - backward)];
-      // The same where the wait of forward_down is the one that leaves backward_down none.
-      std::int64_t const* const forward_down =
-        &outer[index(here.before_backward + backward - forward)];
-      std::int64_t const* const forward_turn =
-        &inner[index(-here.forward_turn - forward - backward)];
-      std::int64_t const* const backward_turn = &outer[index(-here.backward_turn - 2 * backward)];
+    std::vector<std::pair<std::int64_t, std::uint32_t>> cheap;
+    for (std::int64_t const each : cost)
+      cheap.emplace_back(each, static_cast<std::uint32_t>(cheap.size()));
+    std::sort(cheap.begin(), cheap.end());
+    std::vector<std::int64_t> next;
+    for (std::size_t to = 0; to < cost.size(); ++to) {
       std::int64_t best = std::numeric_limits<std::int64_t>::max();
-      for (source const& one : cheap) {
-        if (one.cost >= best)
+      for (auto const& [before, number] : cheap) {
+        if (before >= best)
           break;
-        std::int64_t const at_once = forward_up[one.at.forward_up] +
-                                     backward_down[one.at.before_backward] +
-                                     backward_up[one.at.backward_up];
-        std::int64_t const later = forward_down[one.at.backward_down] +
-                                   forward_turn[one.at.forward_turn] +
-                                   backward_turn[one.at.backward_turn];
-        std::int64_t const sum = one.cost + std::min(at_once, later);
+        std::int64_t const sum =
+          before + cost_of(device, between(patterns_[number], patterns_[to]));
         if (sum >= best)
           continue;
         best = sum;
-        from[to] = one.number;
+        from[to] = number;
       }
-      next[to] = best + patterns_[to].weight_wait;
+      next.push_back(best + patterns_[to].weight_wait);
     }
     return next;
-  }
-  [[nodiscard]] std::size_t index(int value) const noexcept {
-    return static_cast<std::size_t>(wrap(value));
   }
 
   //! Turns patterns and waits into starts.
@@ -290,11 +241,8 @@ private:
     int const forward = times_.forward + times_.latency;
     int const backward = times_.backward_input + times_.latency;
     std::vector<hop> hops;
-    for (std::size_t i = 1; i < chosen.size(); ++i) {
-      device_pattern const& above = patterns_[chosen[i - 1]];
-      device_pattern const& below = patterns_[chosen[i]];
-      hops.push_back(between(above, below, hop_cost(static_cast<int>(i), above, below).second));
-    }
+    for (std::size_t i = 1; i < chosen.size(); ++i)
+      hops.push_back(between(patterns_[chosen[i - 1]], patterns_[chosen[i]]));
     device_pattern const& top = patterns_[chosen.front()];
     device_pattern const& bottom = patterns_[chosen.back()];
     result.starts.assign(chosen.size() * leg::count, 0);
@@ -319,17 +267,12 @@ private:
     follow(leg::forward_up, turn(bottom, 1, times_.forward), forward, &hop::up_forward);
     follow(leg::backward_down, turn(top, 2, times_.forward), backward, &hop::down_backward);
     follow(leg::backward_up, turn(bottom, 3, times_.backward_input), backward, &hop::up_backward);
-    double held = 0;
     for (int device = 0; device <= last; ++device) {
       device_pattern const& own = patterns_[chosen[static_cast<std::size_t>(device)]];
       for (int const which : {leg::weight_down, leg::weight_up})
         at(device, which) = at(device, which - 2) + own.start[which];
-      int const* const slots = result.starts.data() + device * leg::count;
-      result.peak = std::max(result.peak, held_by(slots));
-      held += slots[leg::weight_up] - slots[leg::forward_down] + slots[leg::weight_down] -
-              slots[leg::forward_up] + 2 * times_.backward_weight;
+      result.peak = std::max(result.peak, held_by(result.starts.data() + device * leg::count));
     }
-    result.mean = held / interval_ / devices_;
   }
 
   //! Activations that a device holds in the steady state, at the most.
@@ -348,6 +291,10 @@ private:
   int devices_;
   grid_times times_;
   int interval_;
+  // What waits have in common, whatever the patterns of the two devices.
+  int up_forward_;
+  int down_backward_;
+  int up_backward_;
   std::vector<device_pattern> patterns_;
 };
 

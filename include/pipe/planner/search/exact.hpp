@@ -115,12 +115,18 @@ struct tick_scale {
   }
 };
 
-[[nodiscard]] inline tick_scale scale_of(std::vector<double> const& times) {
+//! A time of a pipeline, and where its ticks are kept.
+struct exact_time {
+  int* ticks;
+  double time;
+};
+
+[[nodiscard]] inline tick_scale scale_of(std::vector<exact_time> const& times) {
   for (int const parts : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 50, 100, 200, 250, 500, 1000}) {
     std::int64_t common = 0;
     bool all_whole = true;
-    for (double const time : times) {
-      double const ticks = time * parts;
+    for (exact_time const& each : times) {
+      double const ticks = each.time * parts;
       all_whole = all_whole && std::abs(ticks) < 1e9 && std::abs(ticks - std::round(ticks)) < 1e-6;
       if (all_whole)
         common = std::gcd(common, static_cast<std::int64_t>(std::round(ticks)));
@@ -180,7 +186,6 @@ inline void check_exact(shape const& extents, exact_order::options const& option
   world.whole = options.activation_units;
   world.kept = options.input_units;
   world.recomputes = options.recompute >= 0;
-  std::vector<double> times{std::max(options.copy, 0.0)};
   std::span<double const> const links = checked_links(cost, world.devices);
   auto const message = [&](int from, int to) {
     return message_time(links.empty() ? nullptr : links.data(),
@@ -189,32 +194,27 @@ inline void check_exact(shape const& extents, exact_order::options const& option
                         device_of(extents, from),
                         device_of(extents, to));
   };
-  for (int stage = 0; stage + 1 < world.stages; ++stage) {
-    times.push_back(message(stage, stage + 1));
-    times.push_back(message(stage + 1, stage));
-  }
+  std::vector<exact_time> times;
+  if (options.copy >= 0)
+    times.push_back({&world.copy, options.copy});
   for (int stage = 0; stage < world.stages; ++stage) {
-    for (pass_kind const kind : detail::split_kinds(training))
-      times.push_back(time_of(cost, kind, stage, world.microbatches));
+    auto const time = [&](role is) {
+      return time_of(cost, training.kind_with(is), stage, world.microbatches);
+    };
+    world.device[stage] = device_of(extents, stage);
+    times.push_back({&world.forward[stage], time(role::forward)});
+    times.push_back({&world.input[stage], time(role::input)});
+    times.push_back({&world.weight[stage], time(role::weights)});
     if (world.recomputes)
-      times.push_back(time_of(cost, training.kind_with(role::forward), stage, world.microbatches) *
-                      options.recompute);
+      times.push_back({&world.again[stage], time(role::forward) * options.recompute});
+    if (stage > 0)
+      times.push_back({&world.up[stage], message(stage, stage - 1)});
+    if (stage + 1 < world.stages)
+      times.push_back({&world.down[stage], message(stage, stage + 1)});
   }
   scale = scale_of(times);
-  world.copy = options.copy < 0 ? -1 : scale(options.copy);
-  for (int stage = 0; stage < world.stages; ++stage) {
-    world.device[stage] = device_of(extents, stage);
-    double const forward =
-      time_of(cost, training.kind_with(role::forward), stage, world.microbatches);
-    world.forward[stage] = scale(forward);
-    world.input[stage] =
-      scale(time_of(cost, training.kind_with(role::input), stage, world.microbatches));
-    world.weight[stage] =
-      scale(time_of(cost, training.kind_with(role::weights), stage, world.microbatches));
-    world.again[stage] = world.recomputes ? scale(forward * options.recompute) : 0;
-    world.up[stage] = stage > 0 ? scale(message(stage, stage - 1)) : 0;
-    world.down[stage] = stage + 1 < world.stages ? scale(message(stage, stage + 1)) : 0;
-  }
+  for (exact_time const& each : times)
+    *each.ticks = scale(each.time);
   int round_trip = 0; // from the end of a stage's forward pass to the start of its backward pass
   for (int stage = world.stages - 1; stage >= 0; --stage) {
     if (stage + 1 < world.stages)

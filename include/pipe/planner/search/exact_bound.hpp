@@ -2,16 +2,12 @@
 #pragma once
 
 //! @file
-//! @brief The least time that is left after a state, for stages and for single microbatches.
-//! Header for pipelining::detail::least_rest and exact_each.
+//! @brief The least time that is left after a state. Header for pipelining::detail::least_rest.
 
 #include <pipe/planner/search/exact_state.hpp>
 
 #include <algorithm>
-#include <bit>
-#include <cstdint>
 #include <iterator>
-#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -57,26 +53,6 @@ next_arrival(exact_arrivals const& list, int begun, int come, int otherwise) noe
     else if (here.weight < here.input)
       soonest = std::min(soonest, engine.left + world.weight[stage]);
     soonest = std::min(soonest, soonest_input + world.input[stage] + world.weight[stage]);
-  }
-  return soonest;
-}
-
-//! When an activation that is away or bare can be whole and there again.
-[[nodiscard]] inline int
-stands_again(exact_world const& world, exact_state const& at, int stage, int label) noexcept {
-  int const d = world.device[stage];
-  if ((at.stage[stage].bare >> label & 1) != 0) {
-    exact_engine const& engine = at.compute[d];
-    bool const now = engine_runs(engine, exact_kind::recompute, stage) > 0 && engine.label == label;
-    return engine.left + (now ? 0 : world.again[stage]);
-  }
-  int soonest = exact_never;
-  int const slot = slot_of(stage, label);
-  for (exact_way const& way : at.ways[d]) {
-    if ((way.away() & bit_of(slot)) == 0)
-      return 0;
-    bool const now = way.kind == exact_kind::copy_in && way.slot == slot;
-    soonest = std::min(soonest, way.left + (now ? 0 : world.copy));
   }
   return soonest;
 }
@@ -188,8 +164,6 @@ look_out_input(exact_world const& world, exact_state const& at, exact_outlook& o
       out.last_input[stage] = -exact_never;
       continue;
     }
-    if (world.copy >= 0 || world.recomputes)
-      ready = std::max(ready, stands_again(world, at, stage, here.input));
     out.input[stage] = std::max(free, ready);
     int ends = out.input[stage] + left * world.input[stage];
     ends = std::max(ends,
@@ -292,171 +266,5 @@ look_out_input(exact_world const& world, exact_state const& at, exact_outlook& o
   }
   return bound;
 }
-
-//! Earliest starts of the passes of all microbatches, as far as order, messages, copies and room
-//! ask for them: no device does two things at once only where that is counted.
-class exact_each {
-public:
-  exact_each(exact_world const& world, exact_state const& at) noexcept : world_(world), at_(at) {}
-
-  //! A lower bound on the time from the state to the end of everything.
-  [[nodiscard]] int least_rest() noexcept {
-    int bound = 0;
-    int const all = world_.microbatches;
-    for (int k = 0; k < all; ++k) {
-      for (int stage = 0; stage < world_.stages; ++stage) {
-        if (k < at_.stage[stage].forward)
-          continue;
-        find_forward(stage, k);
-        bound =
-          std::max(bound,
-                   forward_[stage] + (all - k) * (world_.forward[stage] + world_.input[stage] +
-                                                  world_.weight[stage]));
-      }
-      for (int stage = world_.stages - 1; stage >= 0; --stage) {
-        if (k >= at_.stage[stage].input) {
-          find_input(stage, k);
-          bound = std::max(
-            bound, input_[stage] + (all - k) * (world_.input[stage] + world_.weight[stage]));
-        }
-        if (k >= first_weight(stage)) {
-          find_weight(stage, k);
-          bound = std::max(bound, weight_end_[stage][k]);
-        }
-      }
-    }
-    return bound;
-  }
-
-private:
-  [[nodiscard]] exact_engine const& compute(int stage) const noexcept {
-    return at_.compute[world_.device[stage]];
-  }
-  //! The ways in which copies next to a stage may have gone.
-  [[nodiscard]] std::vector<exact_way> const& ways(int stage) const noexcept {
-    return at_.ways[world_.device[stage]];
-  }
-  [[nodiscard]] int runs(int stage, exact_kind kind) const noexcept {
-    return engine_runs(compute(stage), kind, stage);
-  }
-  //! When what stage `from` has sent for microbatch k arrives, of which it has begun `begun`.
-  [[nodiscard]] static int
-  arrival(exact_arrivals const& list, int begun, int k, int otherwise) noexcept {
-    if (k >= begun)
-      return otherwise;
-    int const place = k - (begun - list.count);
-    return place < 0 ? 0 : list.left[place];
-  }
-
-  void find_forward(int stage, int k) noexcept {
-    exact_stage const& here = at_.stage[stage];
-    int const before = (k - here.forward) * world_.forward[stage];
-    int start = compute(stage).left + before;
-    if (k > here.forward)
-      start = std::max(start, forward_[stage] + world_.forward[stage]);
-    if (stage > 0)
-      start =
-        std::max(start,
-                 arrival(at_.stage[stage - 1].to_next,
-                         at_.stage[stage - 1].forward,
-                         k,
-                         forward_[stage - 1] + world_.forward[stage - 1] + world_.down[stage - 1]));
-    forward_[stage] = std::max(start, room(stage, k, before));
-  }
-
-  //! When the activation of microbatch k has room.
-  [[nodiscard]] int room(int stage, int k, int before) const noexcept {
-    if (world_.recomputes || world_.stages > world_.devices)
-      return 0;
-    int soonest = exact_never;
-    for (exact_way const& way : ways(stage))
-      soonest = std::min(soonest, room(stage, k, before, way));
-    return soonest;
-  }
-  //! As many activations have to leave as are then too many, over the copy lane or for good.
-  [[nodiscard]] int room(int stage, int k, int before, exact_way const& way) const noexcept {
-    exact_stage const& here = at_.stage[stage];
-    int const there =
-      (held(world_, at_, world_.device[stage]) - hosted(world_, way)) / world_.whole;
-    int const wanted = there + k - here.forward + 1 - world_.cap / world_.whole;
-    if (wanted <= 0)
-      return 0;
-    int const out_now = way.kind == exact_kind::copy_out ? 1 : 0;
-    int const free = compute(stage).left;
-    int soonest = way.left + (wanted - out_now) * world_.copy;
-    int leave = 0;
-    for (int label = first_weight(stage); label < k && leave < wanted; ++label) {
-      // What is away leaves nothing that was there: it has to come back first.
-      if ((way.away() & bit_of(slot_of(stage, label))) != 0)
-        continue;
-      ++leave;
-      int const inputs = std::max(0, label + 1 - here.input);
-      int const weights = std::max(0, label + 1 - here.weight);
-      int const copied = wanted - leave;
-      int const time =
-        std::max({copied == 0 ? 0 : way.left + (copied - out_now) * world_.copy,
-                  weight_end_[stage][label],
-                  free + before + inputs * world_.input[stage] + weights * world_.weight[stage]});
-      soonest = std::min(soonest, time);
-    }
-    return soonest;
-  }
-
-  void find_input(int stage, int k) noexcept {
-    exact_stage const& here = at_.stage[stage];
-    // After all forward passes up to its own, and all backward passes before it.
-    int start = compute(stage).left + std::max(0, k + 1 - here.forward) * world_.forward[stage] +
-                (k - here.input) * world_.input[stage];
-    if (k > here.input)
-      start = std::max(start, input_[stage] + world_.input[stage]);
-    if (k >= here.forward)
-      start = std::max(start, forward_[stage] + world_.forward[stage]);
-    if (stage + 1 < world_.stages)
-      start = std::max(start,
-                       arrival(at_.stage[stage + 1].to_before,
-                               at_.stage[stage + 1].input,
-                               k,
-                               input_[stage + 1] + world_.input[stage + 1] + world_.up[stage + 1]));
-    input_[stage] = std::max(start, comes_back(stage, k));
-  }
-
-  //! When all activations that are away up to microbatch k can be back: one copy after the other.
-  [[nodiscard]] int comes_back(int stage, int k) const noexcept {
-    int soonest = exact_never;
-    int const first = at_.stage[stage].input;
-    std::uint64_t const wanted = (bit_of(k - first + 1) - 1)
-                                 << slot_of(stage, first); // of microbatches first to k
-    for (exact_way const& way : ways(stage)) {
-      std::uint64_t const away = way.away() & wanted;
-      int const now = way.kind == exact_kind::copy_in && (away & bit_of(way.slot)) != 0 ? 1 : 0;
-      soonest =
-        std::min(soonest, away == 0 ? 0 : way.left + (std::popcount(away) - now) * world_.copy);
-    }
-    return soonest;
-  }
-
-  [[nodiscard]] int first_weight(int stage) const noexcept {
-    return at_.stage[stage].weight - runs(stage, exact_kind::backward_weight);
-  }
-
-  void find_weight(int stage, int k) noexcept {
-    exact_stage const& here = at_.stage[stage];
-    int end = k == first_weight(stage) ? compute(stage).left : weight_end_[stage][k - 1];
-    if (k >= here.weight) {
-      if (k >= here.input)
-        end = std::max(end, input_[stage] + world_.input[stage]);
-      end += world_.weight[stage];
-    }
-    weight_end_[stage][k] = end;
-  }
-
-  exact_world const& world_;
-  exact_state const& at_;
-  // Of the microbatch that is looked at, or the one before.
-  int forward_[most_exact_stages]{};
-  int input_[most_exact_stages]{};
-  //! Of every microbatch up to that.
-  int weight_end_[most_exact_stages][most_exact_microbatches]{};
-};
 
 } // namespace pipelining::inline v0_3::detail

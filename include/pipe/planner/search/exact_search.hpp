@@ -165,7 +165,7 @@ private:
           path_.push_back(history_[static_cast<std::size_t>(copy)].choice);
       return end_of(at);
     }
-    int const bound = bound_of(at, budget);
+    int const bound = least_rest(world_, at);
     if (bound > budget || stopped_)
       return bound;
     exact_counts const begun = counts_of(at);
@@ -184,13 +184,6 @@ private:
     return least;
   }
 
-  //! A lower bound on the rest, as good as it takes to be above the budget.
-  [[nodiscard]] int bound_of(exact_state const& at, int budget) const noexcept {
-    int const bound = least_rest(world_, at);
-    if (bound > budget || world_.copy < 0)
-      return bound;
-    return std::max(bound, exact_each(world_, at).least_rest());
-  }
   [[nodiscard]] bool done(exact_state const& at) const noexcept {
     for (int stage = 0; stage < world_.stages; ++stage)
       if (at.stage[stage].weight < world_.microbatches)
@@ -255,7 +248,7 @@ private:
       if (!here_runs(stage))
         continue;
       exact_stage const& here = at.stage[stage];
-      if (bare(world_, at, stage) > 0)
+      if (here.bare != 0) // since the device is idle, nothing runs that changes it
         found.push_back({exact_kind::recompute, device, stage, std::countr_zero(here.bare), time});
       if (here.forward < world_.microbatches && here.forward < inputs_come(world_, at, stage)) {
         found.push_back({exact_kind::forward, device, stage, here.forward, time});

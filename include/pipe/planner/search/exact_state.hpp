@@ -149,13 +149,6 @@ forward_ended(exact_world const& world, exact_state const& at, int stage) noexce
          engine_runs(engine, exact_kind::light_forward, stage);
 }
 
-//! Light forward passes that have ended and whose recomputation has not begun.
-[[nodiscard]] inline int bare(exact_world const& world, exact_state const& at, int stage) noexcept {
-  exact_engine const& engine = at.compute[world.device[stage]];
-  return at.stage[stage].light - engine_runs(engine, exact_kind::light_forward, stage) -
-         at.stage[stage].again;
-}
-
 //! Units that a device holds now, and those that are on the host.
 [[nodiscard]] inline int
 held(exact_world const& world, exact_state const& at, int device) noexcept {

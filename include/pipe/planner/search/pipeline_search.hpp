@@ -93,43 +93,39 @@ struct tried_pipeline {
 
 //! Simulates pipelines and remembers the best, until the bound is met or the watcher has enough.
 template <layered_model Model, class Watch>
-class pipeline_trials {
-public:
-  //! @param bound no pipeline takes less.
-  pipeline_trials(Model const& model, double bound, Watch const& watch)
-      : model_(model), bound_(bound), watch_(watch) {}
+struct pipeline_trials {
+  Model const& model;
+  double bound; //!< no pipeline takes less
+  Watch const& watch;
+  tried_pipeline best{};
+  std::int64_t looks = 0;
+  bool going = true; //!< false at the end of the search
 
-  //! Simulates one and keeps it where it is the best. @return whether it is the best so far
-  bool look(tried_pipeline& one) {
-    going_ = going_ && (looks_ == 0 || goes_on()); // something is always found
-    if (!going_)
-      return false;
-    ++looks_;
+  //! Simulates one and keeps it where it is the best so far.
+  void look(tried_pipeline& one) {
+    going = going && (looks == 0 || goes_on()); // something is always found
+    if (!going)
+      return;
+    ++looks;
     pipeline_view const over = one.orders.over;
-    auto const costs = model_.costs(over, one.how);
+    auto const costs = model.costs(over, one.how);
     one.makespan = std::numeric_limits<double>::infinity();
     one.excess = one.makespan;
-    if (best_.excess == 0 && least_work(over, costs) >= best_.makespan)
-      return false;
+    if (best.excess == 0 && least_work(over, costs) >= best.makespan)
+      return;
     dynamic_timetable const table = simulate(one.orders, costs);
     one.makespan = makespan(table);
-    one.excess = std::max(0.0, double{model_.excess(table, one.how)});
-    bool const best = one.better_than(best_);
-    if (best)
-      best_ = one;
-    going_ = best_.makespan > bound_ * (1 + 1e-12) || best_.excess > 0;
-    return best;
+    one.excess = std::max(0.0, double{model.excess(table, one.how)});
+    if (one.better_than(best))
+      best = one;
+    going = best.makespan > bound * (1 + 1e-12) || best.excess > 0;
   }
   [[nodiscard]] bool goes_on() const {
-    return watch_(found_pipeline::progress{looks_, best_time(), bound_});
+    return watch(found_pipeline::progress{looks, best_time(), bound});
   }
-  [[nodiscard]] bool going() const noexcept { return going_; }
-  [[nodiscard]] tried_pipeline const& best() const noexcept { return best_; }
   [[nodiscard]] double best_time() const noexcept {
-    return best_.excess > 0 ? std::numeric_limits<double>::infinity() : best_.makespan;
+    return best.excess > 0 ? std::numeric_limits<double>::infinity() : best.makespan;
   }
-  [[nodiscard]] double bound() const noexcept { return bound_; }
-  [[nodiscard]] std::int64_t looks() const noexcept { return looks_; }
 
 private:
   //! The work of the busiest device, where every microbatch takes the same way.
@@ -153,13 +149,6 @@ private:
           }
     return *std::max_element(work.begin(), work.end());
   }
-
-  Model const& model_;
-  double bound_;
-  Watch const& watch_;
-  tried_pipeline best_;
-  std::int64_t looks_ = 0;
-  bool going_ = true;
 };
 
 template <layered_model Model, class Watch>
@@ -169,8 +158,8 @@ public:
                 std::span<device_orders const> starts,
                 found_pipeline::options const& options,
                 Watch const& watch)
-      : model_(model), starts_(starts), options_(options), random_{options.seed},
-        trials_(model, least_of(model, starts), watch) {}
+      : model_(model), starts_(starts),
+        options_(options), random_{options.seed}, trials_{model, least_of(model, starts), watch} {}
 
   [[nodiscard]] found_pipeline run() {
     std::vector<int> places(static_cast<std::size_t>(starts_.front().over.extents.devices));
@@ -188,8 +177,8 @@ public:
     detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
     for (std::size_t i = 0; i < std::min<std::size_t>(tried.size(), 4); ++i)
       tune(tried[i]);
-    for (int round = 0; round < options_.rounds && trials_.going(); ++round) {
-      tried_pipeline other = trials_.best();
+    for (int round = 0; round < options_.rounds && trials_.going; ++round) {
+      tried_pipeline other = trials_.best;
       shake(other);
       tune(other);
     }
@@ -228,17 +217,17 @@ private:
             all;
       bool const few = other.how.places.size() <= 4;
       all = all && (few || model_.equal_devices());
-      more = few && !model_.equal_devices() && trials_.going() &&
+      more = few && !model_.equal_devices() && trials_.going &&
              std::next_permutation(other.how.places.begin(), other.how.places.end());
     }
     one = std::move(best);
-    return all && trials_.going();
+    return all && trials_.going;
   }
 
   //! Changes order, cut and places in turn as long as one of them helps.
   void tune(tried_pipeline& one) {
     trials_.look(one);
-    for (bool better = true; better && trials_.going();) {
+    for (bool better = true; better && trials_.going;) {
       better = order_anew(one); // first, or a changed cut would go back to the one its order is for
       better = move_layers(one) || better;
       better = change_places(one) || better;
@@ -271,7 +260,7 @@ private:
       std::vector<int> const holders = holders_of(over, from);
       bool const mine =
         one.excess > 0 || std::find(holders.begin(), holders.end(), worst) != holders.end();
-      for (int to = 0; mine && to < over.extents.stages() && trials_.going(); ++to) {
+      for (int to = 0; mine && to < over.extents.stages() && trials_.going; ++to) {
         tried_pipeline other = one;
         other.how.cut = cut;
         if (to == from || cut[static_cast<std::size_t>(from)] < 1)
@@ -290,7 +279,7 @@ private:
     bool better = false;
     std::vector<int> const places = one.how.places;
     for (std::size_t i = 0; i < places.size(); ++i)
-      for (std::size_t j = i + 1; j < places.size() && trials_.going(); ++j) {
+      for (std::size_t j = i + 1; j < places.size() && trials_.going; ++j) {
         tried_pipeline other = one;
         other.how.places = places;
         std::swap(other.how.places[i], other.how.places[j]);
@@ -351,22 +340,23 @@ private:
 
   [[nodiscard]] found_pipeline result(double best_given, bool all_cuts) const {
     found_pipeline found;
-    pipeline_view const over = trials_.best().orders.over;
-    auto const costs = model_.costs(over, trials_.best().how);
-    found.table = simulate(trials_.best().orders, costs);
+    tried_pipeline const& best = trials_.best;
+    pipeline_view const over = best.orders.over;
+    auto const costs = model_.costs(over, best.how);
+    found.table = simulate(best.orders, costs);
     if (report const verdict = verify(found.table); !verdict)
       throw std::logic_error("search_pipeline: " + describe(verdict, over));
-    found.how = trials_.best().how;
-    found.start = trials_.best().start;
-    found.own_order = trials_.best().own_order;
-    found.makespan = trials_.best().makespan;
+    found.how = best.how;
+    found.start = best.start;
+    found.own_order = best.own_order;
+    found.makespan = best.makespan;
     found.best_given = best_given;
-    found.excess = trials_.best().excess;
-    found.bound = trials_.bound();
+    found.excess = best.excess;
+    found.bound = trials_.bound;
     if (over.first_units == nullptr && all_go_back(over))
       found.order_bound = least_times(over, costs, {.pairs = true}).makespan.least();
     found.all_cuts = all_cuts;
-    found.looks = trials_.looks();
+    found.looks = trials_.looks;
     return found;
   }
 

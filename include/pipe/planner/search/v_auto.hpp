@@ -161,7 +161,8 @@ private:
     detail::grid_times const times = detail::on_grid(line, steps);
     int const busy = times.busy();
     int const devices = line.problem.devices();
-    for (int interval = busy; interval <= busy + busy / part; ++interval) {
+    int const least = std::max(busy, (times.lives(devices) + limit - 1) / limit);
+    for (int interval = least; interval <= busy + busy / part; ++interval) {
       std::int64_t const patterns = 60 + 240 * std::int64_t{interval - busy}; // about
       if (devices * patterns * patterns > most_work)
         return false;

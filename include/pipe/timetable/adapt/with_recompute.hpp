@@ -4,6 +4,7 @@
 //! @file
 //! @brief Any schedule with recomputed activations. Header for pipelining::with_recompute.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <concepts>
 #include <span>
+#include <utility>
 
 namespace pipelining::inline v0_3 {
 
@@ -91,59 +93,42 @@ struct recompute {
 namespace detail {
 
 //! Turns the forward passes of a row that `rule` names into checkpointed ones, and puts a recompute
-//! before the backward of each.
+//! before the backward of each. What starts together stays together: its recomputes come before
+//! both.
 template <recompute_rule Rule>
 constexpr void add_recomputes(shape const& extents, Rule rule, row_writer& row) {
+  int const count = std::exchange(row.count, 0);
+  owned<pass> const plain(count);
+  std::copy_n(row.passes, count, plain.data);
+  auto const of_unit = [](pass const& what, pass_kind kind) {
+    return row_writer::make(kind, what.stage, what.microbatch, what.chunk);
+  };
   auto const recomputed = [&](pass const& what) {
-    pass forward = what;
-    forward.kind = pass_kind::forward;
-    forward.overlapped = false;
-    return rule(extents, forward);
+    return rule(extents, of_unit(what, pass_kind::forward));
   };
   auto const reads_activation = [](pass const& what) {
     return what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
   };
+  auto const joins = [&](int i) { return i < count && plain[i].overlapped; };
   // Whether pass i is the backward pass of the forward pass right before it.
   auto const follows_at_once = [&](int i) {
     if constexpr (!requires { Rule::only_where_it_frees; })
       return false;
-    if (i <= 0 || i >= row.count || row.passes[i].overlapped || row.passes[i - 1].overlapped)
-      return false;
-    pass const& before = row.passes[i - 1];
-    return reads_activation(row.passes[i]) && before.kind == pass_kind::forward &&
-           before.stage == row.passes[i].stage && before.microbatch == row.passes[i].microbatch &&
-           before.chunk == row.passes[i].chunk;
+    return i > 0 && i < count && !joins(i) && !joins(i + 1) && reads_activation(plain[i]) &&
+           plain[i - 1] == of_unit(plain[i], pass_kind::forward);
   };
-  int const count = row.count;
-  int added = 0;
-  for (int i = 0; i < count; ++i)
-    added += reads_activation(row.passes[i]) && recomputed(row.passes[i]) && !follows_at_once(i);
-  (void)row.append(added);
-  // From the back on, so that nothing is overwritten before it has been moved. What starts together
-  // stays together: its recomputes come before both.
-  int to = row.count;
-  bool next_follows = false; // what has been moved before
-  for (int end = count; end > 0;) {
-    int first = end - 1;
-    while (first > 0 && row.passes[first].overlapped)
-      --first;
-    pass group[2]{row.passes[first], row.passes[end - 1]};
-    int const size = end - first;
-    bool const kept = next_follows;
-    next_follows = follows_at_once(end - 1);
-    for (int k = size - 1; k >= 0; --k) {
-      bool const plain = group[k].kind == pass_kind::forward && recomputed(group[k]) && !kept;
-      row.passes[--to] = group[k];
-      if (plain)
-        row.passes[to].kind = pass_kind::checkpointed_forward;
+  for (int first = 0, end = 0; first < count; first = end) {
+    for (end = first + 1; joins(end);)
+      ++end;
+    for (int i = first; i < end; ++i)
+      if (reads_activation(plain[i]) && recomputed(plain[i]) && !follows_at_once(i))
+        row.push(of_unit(plain[i], pass_kind::recompute));
+    for (int i = first; i < end; ++i) {
+      pass what = plain[i];
+      if (what.kind == pass_kind::forward && recomputed(what) && !follows_at_once(i + 1))
+        what.kind = pass_kind::checkpointed_forward;
+      row.push(what);
     }
-    for (int k = size - 1; k >= 0; --k)
-      if (reads_activation(group[k]) && recomputed(group[k]) && !follows_at_once(end - 1)) {
-        row.passes[--to] = group[k];
-        row.passes[to].kind = pass_kind::recompute;
-        row.passes[to].overlapped = false;
-      }
-    end = first;
   }
 }
 

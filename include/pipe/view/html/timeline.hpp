@@ -258,10 +258,9 @@ void append_parts(text_sink auto& out,
 }
 
 void append_times(text_sink auto& out, html_timeline const& line, uniform_cost const& page) {
-  append(out, ",\n\"times\":[");
-  for (std::size_t i = 0; i < line.times.size(); ++i) {
-    pass_time const& time = line.times[i];
-    append(out, i == 0 ? "" : ",", "{\"always\":", time.always);
+  append(out, ",\n\"times\":");
+  append_list(out, line.times, [&](pass_time const& time) {
+    append(out, "{\"always\":", time.always);
     append_parts(out, "takes", time.takes, line, page);
     if (time.exchanges != 0) {
       append(out, ",\"exchanges\":");
@@ -269,8 +268,7 @@ void append_times(text_sink auto& out, html_timeline const& line, uniform_cost c
       append_parts(out, "hides", time.hides, line, page);
     }
     append(out, "}");
-  }
-  append(out, "]");
+  });
 }
 
 //! True where a slider moves something on a page.
@@ -286,20 +284,18 @@ void append_times(text_sink auto& out, html_timeline const& line, uniform_cost c
 void append_sliders(text_sink auto& out,
                     std::span<html_timeline const> timelines,
                     uniform_cost const& cost) {
-  append(out, "\"sliders\":[");
-  bool first = true;
-  auto const append_one = [&](page_slider const& each) {
-    append(out, first ? "{" : ",{", "\"key\":\"", each.key, "\",\"word\":\"", each.word);
-    append(out, "\",\"title\":\"", each.title, "\",\"value\":", slider_value(each, cost), "}");
-    first = false;
-  };
+  std::vector<page_slider> shown;
   for (std::size_t i = 0; i < pass_slider_count; ++i)
     if (is_in_use(timelines, i))
-      append_one(pass_sliders[i]);
+      shown.push_back(pass_sliders[i]);
   for (page_slider const& each : other_sliders)
     if (cost.*each.time >= 0 && (each.time != &uniform_cost::all_reduce || cost.all_reduce > 0))
-      append_one(each);
-  append(out, "]");
+      shown.push_back(each);
+  append(out, "\"sliders\":");
+  append_list(out, shown, [&](page_slider const& each) {
+    append(out, "{\"key\":\"", each.key, "\",\"word\":\"", each.word);
+    append(out, "\",\"title\":\"", each.title, "\",\"value\":", slider_value(each, cost), "}");
+  });
 }
 
 } // namespace detail

@@ -434,25 +434,22 @@ devices_of_stages(std::vector<pytorch_action> const& actions, int stage_count) {
 inline void find_missing_forward(std::vector<pytorch_action> const& actions,
                                  int stage_count,
                                  int microbatch_count) {
-  std::vector<std::uint32_t> found;
+  std::vector<std::pair<int, int>> found;
   for (pytorch_action const& action : actions)
     if (is_pass(action, 1))
-      found.push_back(std::uint32_t{action.stage} << 16 | action.microbatch);
+      found.emplace_back(action.stage, action.microbatch);
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
-  std::size_t at = 0;
-  for (int stage = 0; stage < stage_count; ++stage) {
-    for (int microbatch = 0; microbatch < microbatch_count; ++microbatch, ++at) {
-      auto const wanted =
-        static_cast<std::uint32_t>(stage) << 16 | static_cast<std::uint32_t>(microbatch);
-      if (at < found.size() && found[at] == wanted)
+  auto at = found.begin();
+  for (int stage = 0; stage < stage_count; ++stage)
+    for (int microbatch = 0; microbatch < microbatch_count; ++microbatch) {
+      if (at != found.end() && *at++ == std::pair(stage, microbatch))
         continue;
       std::string reason = "PyTorch CSV: the forward pass of stage ";
       append(reason, stage, ", microbatch ", microbatch, " is missing; the file has stages 0 to ");
       append(reason, stage_count - 1, " and microbatches 0 to ", microbatch_count - 1);
       throw std::invalid_argument(reason);
     }
-  }
 }
 
 //! The extents of a file: lines, and the largest numbers of its passes.

@@ -7,7 +7,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 
-namespace examples {
+namespace support {
 
 //! @brief The same splits, merges and sums as in the pipeline, one microbatch after the other.
 template <class Exchange>
@@ -23,4 +23,4 @@ struct exchange_on_one_device : Exchange {
   }
 };
 
-} // namespace examples
+} // namespace support
