@@ -36,6 +36,7 @@ public:
   [[nodiscard]] bool start(node_rows const& rows) {
     sequence_.clear();
     timed_ = false;
+    steps_ += 16; // nothing is forbidden
     std::vector<std::size_t> done(rows.size());
     std::vector<std::int32_t> open(place_.size());
     for (std::size_t i = 0; i < open.size(); ++i)
@@ -96,7 +97,62 @@ public:
     return made;
   }
 
+  //! Takes a pass of a longest path to an end of its block: passes in a row on one device. Of these
+  //! moves it makes the best, however long the order gets. Passes do not go back for some steps,
+  //! unless that gives a path shorter than `record`.
+  //! @return how many moves it looked at; 0 where there is none
+  int step_in_blocks(double record) {
+    constexpr double any_length = std::numeric_limits<double>::max();
+    find_path();
+    ++steps_;
+    block_move best;
+    block_move forbidden; // one of them by chance, where all are
+    double least = any_length;
+    int tries = 0;
+    int ties = 0;
+    auto const look = [&](std::size_t from, std::size_t to) {
+      block_move const what{path_[from], path_[to], to < from};
+      int const jumps = static_cast<int>(what.up ? from - to : to - from);
+      if ((what.up ? front_of(what.node, jumps) : back_of(what.node, jumps)) != what.past)
+        return;
+      double const path = move(what.node, what.past, what.up, any_length, false);
+      if (random_.below(++tries) == 0)
+        forbidden = what;
+      if (path > least || (path >= record && goes_back(what)))
+        return;
+      ties = path < least ? 1 : ties + 1;
+      least = path;
+      if (random_.below(ties) == 0)
+        best = what;
+    };
+    for (std::size_t first = 0, last = 0; first < path_.size(); first = ++last) {
+      while (last + 1 < path_.size() && next_[at(path_[last])] == path_[last + 1])
+        ++last;
+      // To the front of the first block or to the end of the last one no path gets shorter.
+      for (std::size_t i = first; i <= last; ++i) {
+        if (first > 0 && i > first)
+          look(i, first);
+        if (last + 1 < path_.size() && i < last)
+          look(i, last);
+      }
+    }
+    if (tries == 0)
+      return 0;
+    if (ties == 0)
+      best = forbidden;
+    forbid_return(best);
+    (void)move(best.node, best.past, best.up, any_length);
+    sort_by_time();
+    return tries;
+  }
+
 private:
+  struct block_move {
+    graph_node node = no_node;
+    graph_node past = no_node;
+    bool up = false;
+  };
+
   static constexpr std::size_t at(std::int32_t index) noexcept {
     return static_cast<std::size_t>(index);
   }
@@ -117,7 +173,7 @@ private:
     if ((random_.next() >> 62) == 0)
       return node;
     for (int tries = 0; tries < 12; ++tries) {
-      if (heads_[at(node)] + of_.times[at(node)] + tails_[at(node)] >= length_ - rounding())
+      if (critical(node))
         return node;
       node = random_.below(count);
     }
@@ -144,6 +200,53 @@ private:
       tail = std::max(tail, edge.lag + of_.times[at(edge.other)] + tails_[at(edge.other)]);
     }
     return tail;
+  }
+
+  [[nodiscard]] bool critical(graph_node node) const noexcept {
+    return heads_[at(node)] + of_.times[at(node)] + tails_[at(node)] >= length_ - rounding();
+  }
+  //! A longest path, one of them by chance.
+  void find_path() {
+    int count = 0;
+    auto const add = [&](graph_node node, double ready) {
+      if (node != no_node && heads_[at(node)] <= ready + rounding() && critical(node) &&
+          random_.below(++count) == 0)
+        path_.back() = node;
+    };
+    path_.assign(1, no_node);
+    for (std::size_t i = 0; i < sequence_.size() && heads_[at(sequence_[i])] <= 0; ++i)
+      add(sequence_[i], 0);
+    while (count > 0) {
+      graph_node const node = path_.back();
+      double const end = heads_[at(node)] + of_.times[at(node)];
+      path_.push_back(no_node);
+      count = 0;
+      add(next_[at(node)], end);
+      for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
+        add(of_.after[at(k)].other, end + of_.after[at(k)].lag);
+    }
+    path_.pop_back();
+  }
+
+  //! The step until which a pass must not go before another. Few pairs share one.
+  [[nodiscard]] std::int64_t& forbidden_until(graph_node first, graph_node second) noexcept {
+    return forbidden_until_[(static_cast<std::uint32_t>(first) * 0x9e3779b1U +
+                             static_cast<std::uint32_t>(second) * 0x85ebca6bU) >>
+                            20];
+  }
+  [[nodiscard]] bool goes_back(block_move const& what) noexcept {
+    for (graph_node other = what.past; other != what.node;
+         other = what.up ? next_[at(other)] : previous_[at(other)])
+      if ((what.up ? forbidden_until(what.node, other) : forbidden_until(other, what.node)) >
+          steps_)
+        return true;
+    return false;
+  }
+  void forbid_return(block_move const& what) noexcept {
+    std::int64_t const until = steps_ + 8 + random_.below(8);
+    for (graph_node other = what.past; other != what.node;
+         other = what.up ? next_[at(other)] : previous_[at(other)])
+      (what.up ? forbidden_until(other, what.node) : forbidden_until(what.node, other)) = until;
   }
 
   void link_rows() {
@@ -402,6 +505,10 @@ private:
   std::vector<double> tails_;      // by node: the longest path after its end
   std::vector<double> saved_;      // by place
   std::vector<std::uint8_t> marked_;
+  std::vector<graph_node> path_;               // a longest one
+  std::vector<std::int64_t> forbidden_until_ = // by pair, see there
+    std::vector<std::int64_t>(1 << 12);
+  std::int64_t steps_ = 0; // in blocks
   std::size_t since_sorted_ = 0;
   double length_ = 0;
   bool timed_ = false;
