@@ -13,6 +13,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/planner/search/bounds.hpp>
+#include <pipe/planner/search/microbatch_names.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_walk.hpp>
 #include <pipe/planner/search/window_bound.hpp>
@@ -29,11 +30,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -82,107 +81,6 @@ namespace detail {
 struct pooled_order {
   node_rows rows;
   double length;
-};
-
-//! Orders with other names for microbatches, which have the same passes on the same devices.
-class names_of_microbatches {
-public:
-  names_of_microbatches(order_graph const& graph, int microbatches)
-      : graph_(graph), nodes_(static_cast<std::size_t>(microbatches)), place_(graph.passes.size()) {
-    for (graph_node node = 0; node < graph.size(); ++node)
-      nodes_[microbatch_of(node)].push_back(node);
-    for (std::vector<graph_node>& each : nodes_) {
-      std::sort(each.begin(), each.end(), [this](graph_node a, graph_node b) {
-        return key_of(a) < key_of(b);
-      });
-      for (std::size_t i = 0; i < each.size(); ++i)
-        place_[static_cast<std::size_t>(each[i])] = i;
-    }
-    for (std::vector<graph_node> const& each : nodes_)
-      compare(nodes_.front(), each);
-  }
-  //! True where all may change names, and some take unlike times.
-  [[nodiscard]] bool matter() const noexcept { return alike_ && unlike_times_; }
-  //! How many microbatches there are.
-  [[nodiscard]] int count() const noexcept { return static_cast<int>(nodes_.size()); }
-  //! Numbers of microbatches, the one with the least time first.
-  [[nodiscard]] std::vector<int> by_time() const {
-    std::vector<double> sums;
-    for (std::vector<graph_node> const& each : nodes_) {
-      sums.push_back(0);
-      for (graph_node const node : each)
-        sums.back() += time_of(node);
-    }
-    std::vector<int> result(nodes_.size());
-    std::iota(result.begin(), result.end(), 0);
-    sort_stably(result, [&](int a, int b) {
-      return sums[static_cast<std::size_t>(a)] < sums[static_cast<std::size_t>(b)];
-    });
-    return result;
-  }
-  //! @param names [M] the new name of each microbatch
-  [[nodiscard]] node_rows renamed(node_rows rows, std::vector<int> const& names) const {
-    for (std::vector<graph_node>& row : rows)
-      for (graph_node& node : row)
-        node = renamed(node, names);
-    return rows;
-  }
-  //! The same of times of nodes.
-  [[nodiscard]] std::vector<double> renamed(std::vector<double> const& times,
-                                            std::vector<int> const& names) const {
-    std::vector<double> result(times.size());
-    for (graph_node node = 0; node < graph_.size(); ++node)
-      result[static_cast<std::size_t>(renamed(node, names))] =
-        times[static_cast<std::size_t>(node)];
-    return result;
-  }
-  //! Two change names, or several move by one.
-  [[nodiscard]] std::vector<int> by_chance(random_numbers& random) const {
-    std::vector<int> names(nodes_.size());
-    std::iota(names.begin(), names.end(), 0);
-    auto one = names.begin() + random.below(static_cast<int>(names.size()));
-    auto other = names.begin() + random.below(static_cast<int>(names.size()));
-    if (other < one)
-      std::swap(one, other);
-    switch (random.below(3)) {
-    case 0: std::rotate(one, one + (other > one ? 1 : 0), other + 1); break;
-    case 1: std::rotate(one, other, other + 1); break;
-    default: std::iter_swap(one, other);
-    }
-    return names;
-  }
-
-private:
-  void compare(std::vector<graph_node> const& a, std::vector<graph_node> const& b) {
-    alike_ = alike_ && a.size() == b.size();
-    for (std::size_t i = 0; alike_ && i < a.size(); ++i) {
-      alike_ = key_of(a[i]) == key_of(b[i]);
-      unlike_times_ = unlike_times_ || time_of(a[i]) != time_of(b[i]);
-    }
-  }
-  [[nodiscard]] graph_node renamed(graph_node node, std::vector<int> const& names) const {
-    return nodes_[static_cast<std::size_t>(names[microbatch_of(node)])]
-                 [place_[static_cast<std::size_t>(node)]];
-  }
-  [[nodiscard]] std::size_t microbatch_of(graph_node node) const {
-    return graph_.passes[static_cast<std::size_t>(node)].microbatch;
-  }
-  [[nodiscard]] double time_of(graph_node node) const {
-    return graph_.times[static_cast<std::size_t>(node)];
-  }
-  [[nodiscard]] std::tuple<int, int, int, int> key_of(graph_node node) const {
-    pass const& what = graph_.passes[static_cast<std::size_t>(node)];
-    return {static_cast<int>(what.kind),
-            what.stage,
-            what.chunk,
-            graph_.holders[static_cast<std::size_t>(node)]};
-  }
-
-  order_graph const& graph_;
-  std::vector<std::vector<graph_node>> nodes_; // by microbatch, sorted alike
-  std::vector<std::size_t> place_;             // by node: among those of its microbatch
-  bool alike_ = true;
-  bool unlike_times_ = false;
 };
 
 //! Searches over the orders of one graph.
@@ -255,8 +153,9 @@ public:
   [[nodiscard]] double best() const noexcept { return best_; }
   [[nodiscard]] bool done() const noexcept { return any() && best_ <= bound_ * (1 + 1e-12); }
 
-  //! Rounds of annealing, each longer than the one before, up to a limit. The worse half of the
-  //! pool is dropped after each, until the best is left. `watch(best, moves)` false ends it.
+  //! Rounds of tabu search where only names and times matter, and else of annealing, each longer
+  //! than the one before, up to a limit. The worse half of the pool is dropped after each, until
+  //! the best is left. `watch(best, moves)` false ends it.
   void improve(std::int64_t most_moves, auto const& watch) {
     most_ = most_moves;
     std::int64_t const size = graph_.size();
@@ -271,7 +170,9 @@ public:
           rename(each, length / (2 * size), watch);
           follow(each, length / (8 * size), watch);
         }
-        if (going_)
+        if (going_ && names_.matter() && has_room_for_all())
+          walk_in_blocks(each, pool_.size() > 1 ? length : most_, watch);
+        else if (going_)
           anneal(each, length, watch);
       }
       if (length < 2000 * size)
@@ -304,11 +205,8 @@ private:
   //! where memory is tight.
   void rename(pooled_order& order, std::int64_t tries, auto const& watch) {
     for (std::int64_t i = 0; i < tries && going_; ++i) {
-      node_rows rows = names_.renamed(order.rows, names_.by_chance(random_));
-      if (walk_.start(rows) && walk_.length() < order.length * (1 - 1e-12)) {
-        order = {std::move(rows), walk_.length()};
-        best_ = std::min(best_, order.length);
-      }
+      if (walk_.start(names_.renamed(order.rows, names_.by_chance(random_))))
+        take_shorter(order);
       moves_ += graph_.size() / 4 + 1; // takes as long, about
       going_ = !done() && moves_ < most_ && watch(best_, moves_);
     }
@@ -346,22 +244,95 @@ private:
     }
   }
 
-  void anneal(pooled_order& order, std::int64_t length, auto const& watch) {
+  //! True where all passes fit at once, so that no order is over the limit.
+  [[nodiscard]] bool has_room_for_all() const {
+    std::vector<std::int64_t> room = graph_.room;
+    for (std::size_t i = 0; i < graph_.passes.size(); ++i)
+      room[static_cast<std::size_t>(graph_.holders[i])] -= graph_.taken[i];
+    return std::all_of(room.begin(), room.end(), [](std::int64_t left) { return left >= 0; });
+  }
+  //! Counts moves, and asks the watcher now and then whether to go on.
+  void spend(std::int64_t moves, auto const& watch) {
     constexpr std::int64_t between_looks = 2048;
+    std::int64_t const looks = moves_ / between_looks;
+    moves_ += moves;
+    if (moves_ / between_looks != looks || done() || moves_ >= most_)
+      going_ = !done() && moves_ < most_ && watch(best_, moves_);
+  }
+  //! Takes the order of the walk where it is shorter.
+  bool take_shorter(pooled_order& order) {
+    if (walk_.length() >= order.length * (1 - 1e-12))
+      return false;
+    order = {walk_.rows(), walk_.length()};
+    best_ = std::min(best_, order.length);
+    return true;
+  }
+
+  //! Tabu search from a few of the shortest orders, after microbatches have changed names on
+  //! devices in a row. Where that is in vain for long, it begins anew with names by chance.
+  //! @pre no order is over the limit.
+  void walk_in_blocks(pooled_order& order, std::int64_t length, auto const& watch) {
+    constexpr std::size_t most_kept = 4;
+    constexpr int most_vain = 30;
+    std::int64_t const end = moves_ + length;
+    std::vector<pooled_order> kept{order}; // the shortest first
+    for (int vain = -1; going_ && moves_ < end;) {
+      pooled_order next =
+        kept[static_cast<std::size_t>(random_.below(static_cast<int>(kept.size())))];
+      bool const anew = vain >= most_vain;
+      if (anew) {
+        next.rows = names_.renamed(std::move(next.rows), names_.all_by_chance(random_));
+      } else if (vain >= 0) {
+        auto const [first, last] =
+          std::minmax({random_.below(graph_.devices), random_.below(graph_.devices)});
+        next.rows = names_.renamed(std::move(next.rows), names_.by_chance(random_), first, last);
+      }
+      if (!descend(next, watch))
+        continue;
+      if (anew)
+        kept.clear();
+      vain = kept.empty() || next.length < kept.front().length ? 0 : vain + 1;
+      if (next.length < order.length)
+        order = next;
+      if (std::none_of(kept.begin(), kept.end(), [&](pooled_order const& each) {
+            return each.rows == next.rows;
+          }))
+        kept.push_back(std::move(next));
+      sort_stably(kept,
+                  [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
+      kept.resize(std::min(most_kept, kept.size()));
+    }
+  }
+  //! Moves passes in blocks until nothing shorter was found for long.
+  //! @return false where passes wait in a circle
+  [[nodiscard]] bool descend(pooled_order& order, auto const& watch) {
+    constexpr int patience = 500;
+    bool const starts = walk_.start(order.rows);
+    spend(graph_.size() / 4 + 1, watch); // takes as long, about
+    if (!starts)
+      return false;
+    order.length = walk_.length();
+    best_ = std::min(best_, order.length);
+    for (int idle = 0; idle < patience && going_; ++idle) {
+      int const tries = walk_.step_in_blocks(order.length);
+      if (tries == 0)
+        break;
+      if (take_shorter(order))
+        idle = 0;
+      spend(tries, watch);
+    }
+    return true;
+  }
+
+  void anneal(pooled_order& order, std::int64_t length, auto const& watch) {
     (void)walk_.start(order.rows);
     // A round that begins cold keeps what is there, one that begins warm leaves it.
     double const warm = mean_ * (random_.next() % 2 == 0 ? 1.5 : 0.5);
     for (std::int64_t i = 0; i < length && going_; ++i) {
       double const left = 1 - static_cast<double>(i) / static_cast<double>(length);
-      bool const made = walk_.step(warm * left * left);
-      ++moves_;
-      if (made && walk_.length() < order.length * (1 - 1e-12)) {
-        order.length = walk_.length();
-        order.rows = walk_.rows();
-        best_ = std::min(best_, order.length);
-      }
-      if (moves_ % between_looks == 0 || done() || moves_ >= most_)
-        going_ = !done() && moves_ < most_ && watch(best_, moves_);
+      if (walk_.step(warm * left * left))
+        take_shorter(order);
+      spend(1, watch);
     }
   }
 
@@ -490,8 +461,9 @@ inline void check_room(pipeline_view const& over, found_order::options const& op
 //! @complexity O(n) memory for n passes; a move takes about as many steps as passes run while the
 //! moved one changes its place.
 //! @source own derivation: neighbourhoods and longest paths as in tabu search for job shops
-//! (Nowicki and Smutnicki, Management Science 1996; Taillard, ORSA Journal on Computing 1994), with
-//! annealing, and memory as a limit on each move.
+//! (Nowicki and Smutnicki, Management Science 1996; Taillard, ORSA Journal on Computing 1994). That
+//! search itself where microbatches take unlike times and memory has room for all; else annealing,
+//! with memory as a limit on each move.
 template <cost_model Cost, class Watch>
 [[nodiscard]] found_order search_order(std::span<device_orders const> starts,
                                        Cost const& cost,

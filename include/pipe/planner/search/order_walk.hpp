@@ -36,6 +36,7 @@ public:
   [[nodiscard]] bool start(node_rows const& rows) {
     sequence_.clear();
     timed_ = false;
+    steps_ += 16; // nothing is forbidden
     std::vector<std::size_t> done(rows.size());
     std::vector<std::int32_t> open(place_.size());
     for (std::size_t i = 0; i < open.size(); ++i)
@@ -87,15 +88,71 @@ public:
     int jumps = 1;
     while (jumps < 64 && (random_.next() >> 60) < 9)
       jumps += 1 + jumps / 2;
-    bool const made =
-      (random_.next() >> 63) != 0 ? move_up(node, jumps, limit) : move_down(node, jumps, limit);
+    bool const up = (random_.next() >> 63) != 0;
+    graph_node const past = up ? front_of(node, jumps) : back_of(node, jumps);
+    bool const made = past != no_node && move(node, past, up, limit) <= limit;
     // Where passes stand by their times, those that may change places are neighbours.
     if (made && ++since_sorted_ > sequence_.size())
       sort_by_time();
     return made;
   }
 
+  //! Takes a pass of a longest path to an end of its block: passes in a row on one device. Of these
+  //! moves it makes the best, however long the order gets. Passes do not go back for some steps,
+  //! unless that gives a path shorter than `record`.
+  //! @return how many moves it looked at; 0 where there is none
+  int step_in_blocks(double record) {
+    constexpr double any_length = std::numeric_limits<double>::max();
+    find_path();
+    ++steps_;
+    block_move best;
+    block_move forbidden; // one of them by chance, where all are
+    double least = any_length;
+    int tries = 0;
+    int ties = 0;
+    auto const look = [&](std::size_t from, std::size_t to) {
+      block_move const what{path_[from], path_[to], to < from};
+      int const jumps = static_cast<int>(what.up ? from - to : to - from);
+      if ((what.up ? front_of(what.node, jumps) : back_of(what.node, jumps)) != what.past)
+        return;
+      double const path = move(what.node, what.past, what.up, any_length, false);
+      if (random_.below(++tries) == 0)
+        forbidden = what;
+      if (path > least || (path >= record && goes_back(what)))
+        return;
+      ties = path < least ? 1 : ties + 1;
+      least = path;
+      if (random_.below(ties) == 0)
+        best = what;
+    };
+    for (std::size_t first = 0, last = 0; first < path_.size(); first = ++last) {
+      while (last + 1 < path_.size() && next_[at(path_[last])] == path_[last + 1])
+        ++last;
+      // To the front of the first block or to the end of the last one no path gets shorter.
+      for (std::size_t i = first; i <= last; ++i) {
+        if (first > 0 && i > first)
+          look(i, first);
+        if (last + 1 < path_.size() && i < last)
+          look(i, last);
+      }
+    }
+    if (tries == 0)
+      return 0;
+    if (ties == 0)
+      best = forbidden;
+    forbid_return(best);
+    (void)move(best.node, best.past, best.up, any_length);
+    sort_by_time();
+    return tries;
+  }
+
 private:
+  struct block_move {
+    graph_node node = no_node;
+    graph_node past = no_node;
+    bool up = false;
+  };
+
   static constexpr std::size_t at(std::int32_t index) noexcept {
     return static_cast<std::size_t>(index);
   }
@@ -116,7 +173,7 @@ private:
     if ((random_.next() >> 62) == 0)
       return node;
     for (int tries = 0; tries < 12; ++tries) {
-      if (heads_[at(node)] + of_.times[at(node)] + tails_[at(node)] >= length_ - rounding())
+      if (critical(node))
         return node;
       node = random_.below(count);
     }
@@ -143,6 +200,53 @@ private:
       tail = std::max(tail, edge.lag + of_.times[at(edge.other)] + tails_[at(edge.other)]);
     }
     return tail;
+  }
+
+  [[nodiscard]] bool critical(graph_node node) const noexcept {
+    return heads_[at(node)] + of_.times[at(node)] + tails_[at(node)] >= length_ - rounding();
+  }
+  //! A longest path, one of them by chance.
+  void find_path() {
+    int count = 0;
+    auto const add = [&](graph_node node, double ready) {
+      if (node != no_node && heads_[at(node)] <= ready + rounding() && critical(node) &&
+          random_.below(++count) == 0)
+        path_.back() = node;
+    };
+    path_.assign(1, no_node);
+    for (std::size_t i = 0; i < sequence_.size() && heads_[at(sequence_[i])] <= 0; ++i)
+      add(sequence_[i], 0);
+    while (count > 0) {
+      graph_node const node = path_.back();
+      double const end = heads_[at(node)] + of_.times[at(node)];
+      path_.push_back(no_node);
+      count = 0;
+      add(next_[at(node)], end);
+      for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
+        add(of_.after[at(k)].other, end + of_.after[at(k)].lag);
+    }
+    path_.pop_back();
+  }
+
+  //! The step until which a pass must not go before another. Few pairs share one.
+  [[nodiscard]] std::int64_t& forbidden_until(graph_node first, graph_node second) noexcept {
+    return forbidden_until_[(static_cast<std::uint32_t>(first) * 0x9e3779b1U +
+                             static_cast<std::uint32_t>(second) * 0x85ebca6bU) >>
+                            20];
+  }
+  [[nodiscard]] bool goes_back(block_move const& what) noexcept {
+    for (graph_node other = what.past; other != what.node;
+         other = what.up ? next_[at(other)] : previous_[at(other)])
+      if ((what.up ? forbidden_until(what.node, other) : forbidden_until(other, what.node)) >
+          steps_)
+        return true;
+    return false;
+  }
+  void forbid_return(block_move const& what) noexcept {
+    std::int64_t const until = steps_ + 8 + random_.below(8);
+    for (graph_node other = what.past; other != what.node;
+         other = what.up ? next_[at(other)] : previous_[at(other)])
+      (what.up ? forbidden_until(other, what.node) : forbidden_until(what.node, other)) = until;
   }
 
   void link_rows() {
@@ -182,77 +286,82 @@ private:
     since_sorted_ = 0;
   }
 
-  //! Takes a pass past `jumps` passes of its device that stand before it.
-  bool move_up(graph_node node, int jumps, double limit) {
+  //! The first of at most `jumps` passes before it on its device that a pass may go before.
+  [[nodiscard]] graph_node front_of(graph_node node, int jumps) const noexcept {
     std::int32_t lowest = -1;
     for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k)
       lowest = std::max(lowest, place_[at(of_.before[at(k)].other)]);
     std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
     std::int64_t const room = of_.room[at(of_.holders[at(node)])];
-    graph_node front = no_node; // the pass that it goes before
+    graph_node front = no_node;
     for (graph_node other = previous_[at(node)]; other != no_node && jumps > 0; --jumps) {
       if (place_[at(other)] <= lowest || held_[at(other)] + change > room)
         break;
       front = other;
       other = previous_[at(other)];
     }
-    if (front == no_node)
-      return false;
-    std::int32_t const from = place_[at(node)];
-    std::int32_t const to = place_[at(front)];
-    graph_node const back = previous_[at(node)];
-    unlink(node);
-    link_before(node, front);
-    std::rotate(sequence_.begin() + to, sequence_.begin() + from, sequence_.begin() + from + 1);
-    if (!retime(to, from, limit)) {
-      std::rotate(sequence_.begin() + to, sequence_.begin() + to + 1, sequence_.begin() + from + 1);
-      unlink(node);
-      link_behind(node, back);
-      return false;
-    }
-    held_[at(node)] = held_[at(front)] - of_.taken[at(front)] + of_.taken[at(node)];
-    for (graph_node other = front;; other = next_[at(other)]) {
-      held_[at(other)] += change;
-      if (other == back)
-        break;
-    }
-    keep(to, from);
-    return true;
+    return front;
   }
-
-  //! Takes a pass past `jumps` passes of its device that stand after it.
-  bool move_down(graph_node node, int jumps, double limit) {
+  //! The last of at most `jumps` passes after it on its device that a pass may go after.
+  [[nodiscard]] graph_node back_of(graph_node node, int jumps) const noexcept {
     std::int32_t highest = of_.size();
     for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
       highest = std::min(highest, place_[at(of_.after[at(k)].other)]);
     std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
     std::int64_t const room = of_.room[at(of_.holders[at(node)])];
-    graph_node back = no_node; // the pass that it goes after
+    graph_node back = no_node;
     for (graph_node other = next_[at(node)]; other != no_node && jumps > 0; --jumps) {
       if (place_[at(other)] >= highest || held_[at(other)] - change > room)
         break;
       back = other;
       other = next_[at(other)];
     }
-    if (back == no_node)
-      return false;
+    return back;
+  }
+
+  //! Takes a pass before another of its device that stands before it, or after one that stands
+  //! after it.
+  //! @return the longest path through the passes that it moves past. Where that is longer than
+  //! `limit`, or with `keeping` false, nothing has changed.
+  double move(graph_node node, graph_node past, bool up, double limit, bool keeping = true) {
     std::int32_t const from = place_[at(node)];
-    std::int32_t const to = place_[at(back)];
-    graph_node const front = next_[at(node)];
+    std::int32_t const to = place_[at(past)];
+    graph_node const previous = previous_[at(node)];
+    graph_node const next = next_[at(node)];
     unlink(node);
-    link_behind(node, back);
-    std::rotate(sequence_.begin() + from, sequence_.begin() + from + 1, sequence_.begin() + to + 1);
-    if (!retime(from, to, limit)) {
-      std::rotate(sequence_.begin() + from, sequence_.begin() + to, sequence_.begin() + to + 1);
+    if (up)
+      link_before(node, past);
+    else
+      link_behind(node, past);
+    auto const turn = [this](std::int32_t first, std::int32_t last, bool to_the_front) {
+      auto const begin = sequence_.begin() + first;
+      auto const end = sequence_.begin() + last + 1;
+      std::rotate(begin, to_the_front ? end - 1 : begin + 1, end);
+    };
+    auto const [first, last] = std::minmax(from, to);
+    turn(first, last, up);
+    double const path = retime(first, last, limit, keeping);
+    if (path > limit || !keeping) {
+      turn(first, last, !up);
       unlink(node);
-      link_before(node, front);
-      return false;
+      if (up)
+        link_behind(node, previous);
+      else
+        link_before(node, next);
+      return path;
     }
-    for (graph_node other = front; other != node; other = next_[at(other)])
-      held_[at(other)] -= change;
-    held_[at(node)] = held_[at(back)] - of_.freed[at(back)] + of_.taken[at(node)];
-    keep(from, to);
-    return true;
+    std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
+    if (up) {
+      held_[at(node)] = held_[at(past)] - of_.taken[at(past)] + of_.taken[at(node)];
+      for (graph_node other = next_[at(node)]; other != next; other = next_[at(other)])
+        held_[at(other)] += change;
+    } else {
+      for (graph_node other = next; other != node; other = next_[at(other)])
+        held_[at(other)] -= change;
+      held_[at(node)] = held_[at(past)] - of_.freed[at(past)] + of_.taken[at(node)];
+    }
+    keep(first, last);
+    return path;
   }
 
   void unlink(graph_node node) noexcept {
@@ -280,13 +389,16 @@ private:
       previous_[at(behind)] = node;
   }
 
-  //! Times the places `first` to `last` anew. Where a path through them gets longer than `limit`,
-  //! puts the old times back and returns false.
-  bool retime(std::int32_t first, std::int32_t last, double limit) {
+  //! Times the places `first` to `last` anew, up to a path longer than `limit`. With that, or with
+  //! `keeping` false, puts the old times back.
+  //! @return the longest path through them
+  double retime(std::int32_t first, std::int32_t last, double limit, bool keeping) {
+    double longest = -std::numeric_limits<double>::max();
+    std::int32_t timed = first;
     // The places are still those from before the move: after `last` they hold.
-    for (std::int32_t i = first; i <= last; ++i) {
-      graph_node const node = sequence_[at(i)];
-      saved_[at(i)] = heads_[at(node)];
+    for (; timed <= last && longest <= limit; ++timed) {
+      graph_node const node = sequence_[at(timed)];
+      saved_[at(timed)] = heads_[at(node)];
       double const head = head_of(node);
       heads_[at(node)] = head;
       double const end = head + of_.times[at(node)];
@@ -304,13 +416,12 @@ private:
           path =
             std::max(path, end + edge.lag + of_.times[at(edge.other)] + tails_[at(edge.other)]);
       }
-      if (path > limit) {
-        for (; i >= first; --i)
-          heads_[at(sequence_[at(i)])] = saved_[at(i)];
-        return false;
-      }
+      longest = std::max(longest, path);
     }
-    return true;
+    if (longest > limit || !keeping)
+      while (--timed >= first)
+        heads_[at(sequence_[at(timed)])] = saved_[at(timed)];
+    return longest;
   }
 
   //! Brings places, times and paths of all others up to date.
@@ -394,6 +505,10 @@ private:
   std::vector<double> tails_;      // by node: the longest path after its end
   std::vector<double> saved_;      // by place
   std::vector<std::uint8_t> marked_;
+  std::vector<graph_node> path_;               // a longest one
+  std::vector<std::int64_t> forbidden_until_ = // by pair, see there
+    std::vector<std::int64_t>(1 << 12);
+  std::int64_t steps_ = 0; // in blocks
   std::size_t since_sorted_ = 0;
   double length_ = 0;
   bool timed_ = false;
