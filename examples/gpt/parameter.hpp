@@ -117,12 +117,13 @@ template <class Number>
   std::normal_distribution<double> normal(0.0, deviation);
   auto to = started.value.begin();
   auto const count = whole_part({}, part.whole).count();
+  bool const is_whole = part.count() == count; // then no number is looked for in a box
   // All of the tensor is drawn: its numbers depend on their place.
   for (std::int64_t i = 0; i < count; ++i) {
     auto const x = static_cast<Number>(normal(random));
     bool inside = true;
     auto rest = i;
-    for (auto axis = part.whole.size(); axis-- > 0; rest /= part.whole[axis]) {
+    for (auto axis = is_whole ? 0 : part.whole.size(); axis-- > 0; rest /= part.whole[axis]) {
       auto const at = rest % part.whole[axis] - part.first[axis];
       inside = inside && at >= 0 && at < part.shape[axis];
     }

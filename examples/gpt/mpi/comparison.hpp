@@ -32,19 +32,28 @@ template <class Model>
   int device = 0;
   MPI_Comm_rank(groups.pipeline, &device);
   std::vector<int> const& homes = model.homes();
-  std::vector<std::vector<float>> of_stages(homes.size());
+  std::vector<std::vector<float>> own(homes.size());
   model.for_each_stage([&](std::size_t s, auto& stage) {
-    if (s < homes.size() && homes[s] == device) // else attention on several ranks, without weights
-      append(of_stages[s], stage, what);
+    if (s >= homes.size() || homes[s] != device)
+      return; // attention may be on several ranks, without weights
+    append(own[s], stage, what);
+    if (device != 0) {
+      auto const count = static_cast<int>(own[s].size());
+      MPI_Send(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline);
+    }
   });
   std::vector<float> all;
-  for (std::size_t s = 0; s < homes.size(); ++s) {
-    auto& numbers = of_stages[s];
-    auto count = static_cast<int>(numbers.size());
-    MPI_Bcast(&count, 1, MPI_INT, homes[s], groups.pipeline);
-    numbers.resize(static_cast<std::size_t>(count));
-    MPI_Bcast(numbers.data(), count, MPI_FLOAT, homes[s], groups.pipeline);
-    all.insert(all.end(), numbers.begin(), numbers.end());
+  for (std::size_t s = 0; device == 0 && s < own.size(); ++s) {
+    if (homes[s] != 0) {
+      int const tag = static_cast<int>(s);
+      MPI_Status status;
+      int count = 0;
+      MPI_Probe(homes[s], tag, groups.pipeline, &status);
+      MPI_Get_count(&status, MPI_FLOAT, &count);
+      own[s].resize(static_cast<std::size_t>(count));
+      MPI_Recv(own[s].data(), count, MPI_FLOAT, homes[s], tag, groups.pipeline, &status);
+    }
+    all.insert(all.end(), own[s].begin(), own[s].end());
   }
   int shards = 1;
   MPI_Comm_size(groups.shards, &shards);

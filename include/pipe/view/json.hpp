@@ -75,23 +75,24 @@ void write_json(text_sink auto& out, timetable_view table, timetable_caption con
   append(out, ",\"communication\":", about.cost.communication);
   if (about.cost.all_reduce > 0)
     append(out, ",\"all_reduce\":", about.cost.all_reduce);
-  append(out, "},\n\"chunk_shares\":[");
-  for (int chunk = 0; chunk < extents.chunks; ++chunk)
-    append(out, chunk == 0 ? "" : ",", detail::chunk_share(table, about, chunk));
-  append(out, "],\n\"makespan\":", makespan(table), ",\"span\":", span_of(table));
+  append(out, "},\n\"chunk_shares\":");
+  detail::append_numbered(
+    out, extents.chunks, [&](int chunk) { append(out, detail::chunk_share(table, about, chunk)); });
+  append(out, ",\n\"makespan\":", makespan(table), ",\"span\":", span_of(table));
   append(out, ",\"bubble_rate\":", bubble_rate(table));
   append(out, ",\"makespan_bubble_rate\":", makespan_bubble_rate(table));
   if (about.least_makespan > 0) {
     append(out, ",\n\"least_makespan\":", about.least_makespan);
     append(out, ",\"least_span\":", about.least_span);
   }
-  append(out, ",\n\"peak_activations\":[");
-  for (int device = 0; device < extents.devices; ++device)
-    append(out, device == 0 ? "" : ",", peak_activations(table, device, about));
-  append(out, "],\n\"peak_weight_inputs\":[");
-  for (int device = 0; device < extents.devices; ++device)
-    append(out, device == 0 ? "" : ",", peak_weight_inputs(table, device, about));
-  append(out, "],\n\"passes\":[");
+  append(out, ",\n\"peak_activations\":");
+  detail::append_numbered(
+    out, extents.devices, [&](int device) { append(out, peak_activations(table, device, about)); });
+  append(out, ",\n\"peak_weight_inputs\":");
+  detail::append_numbered(out, extents.devices, [&](int device) {
+    append(out, peak_weight_inputs(table, device, about));
+  });
+  append(out, ",\n\"passes\":[");
   detail::write_json_rows(out, table, 0);
   for (int row = extents.devices; row < table.rows(); row += extents.devices) {
     if (table.offsets[row] == table.offsets[row + extents.devices])

@@ -160,6 +160,7 @@ public:
     most_ = most_moves;
     std::int64_t const size = graph_.size();
     std::int64_t length = 20 * size;
+    bool const in_blocks = names_.matter() && has_room_for_all();
     for (int round = 0; going_; ++round) {
       detail::sort_stably(
         pool_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
@@ -170,7 +171,7 @@ public:
           rename(each, length / (2 * size), watch);
           follow(each, length / (8 * size), watch);
         }
-        if (going_ && names_.matter() && has_room_for_all())
+        if (going_ && in_blocks)
           walk_in_blocks(each, pool_.size() > 1 ? length : most_, watch);
         else if (going_)
           anneal(each, length, watch);
