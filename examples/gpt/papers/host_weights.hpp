@@ -224,9 +224,9 @@ public:
   [[nodiscard]] std::vector<host_stage<float>>& stages() { return host_.layers; }
   [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
   [[nodiscard]] std::vector<device_row> slots() const {
-    return pool_rows(plan_.view(), trace(), sizes_, gathered_pools);
+    return pool_rows(plan_, trace(), sizes_, gathered_pools);
   }
-  [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
+  [[nodiscard]] pp::plan const& plan() const { return plan_; }
   [[nodiscard]] round_sizes const& sizes() const { return sizes_; }
 
 private:
