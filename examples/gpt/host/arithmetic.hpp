@@ -32,8 +32,8 @@ void add_product(Number* to,
                  std::int64_t tokens,
                  std::int64_t inner,
                  std::int64_t columns) {
-  pipelining::attention::add_product(
-    vectors(), to, to_stride, from, inner, 1, matrix, columns, tokens, inner, columns);
+  pipelining::attention::add_product<Number>(
+    vectors(), {to, to_stride}, {from, inner, 1}, {matrix, columns}, tokens, inner, columns);
 }
 
 //! to [inner, columns] += transposed(from [tokens, inner]) * other [tokens, columns], last token
@@ -47,17 +47,13 @@ void add_outer_products(Number* to,
                         std::int64_t inner,
                         std::int64_t columns) {
   auto const last = tokens - 1;
-  pipelining::attention::add_product(vectors(),
-                                     to,
-                                     columns,
-                                     from + last * inner,
-                                     1,
-                                     -inner,
-                                     other + last * other_stride,
-                                     -other_stride,
-                                     inner,
-                                     tokens,
-                                     columns);
+  pipelining::attention::add_product<Number>(vectors(),
+                                             {to, columns},
+                                             {from + last * inner, 1, -inner},
+                                             {other + last * other_stride, -other_stride},
+                                             inner,
+                                             tokens,
+                                             columns);
 }
 
 namespace detail {
