@@ -70,9 +70,10 @@ inline registry::schedule_choice choice_of(options const& o, std::string const& 
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   auto const choice = choice_of(o, name);
+  (void)registry::arrange(choice); // refuses what no backend runs
   if (registry::find_schedule(choice.name).traits.stages_go_one_way ||
       choice.adapted == registry::adapter::attention_exchange) {
-    throw std::invalid_argument(name + " is run by gpt alone: its stages are not layers that go "
+    throw std::invalid_argument(name + " wants --backend threads: its stages are not layers that go "
                                        "forward and back on one device");
   }
   auto table = registry::make_named_timetable(choice, unit_costs);
