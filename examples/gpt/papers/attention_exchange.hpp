@@ -55,6 +55,29 @@ using exchange_sizes = exchanged_slot_sizes<host_machine<float>>;
   };
 }
 
+//! All stages. @param work by device
+[[nodiscard]] inline stages_by_way<exchanged_piece>
+make_exchanged(model_size const& size,
+               exchange_schedule const& schedule,
+               pp::timetable_view table,
+               std::uint64_t seed,
+               std::vector<host::device_work<float>>& work) {
+  using layer = exchanged_piece::layer;
+  exchange_sizes const slots(size, schedule, table.over.extents);
+  std::vector<std::shared_ptr<layer>> at_home(static_cast<std::size_t>(size.layers));
+  return make_by_way<exchanged_piece>(table, {}, [&](std::size_t, int number, int device) {
+    auto const what = slots.stage(number);
+    std::shared_ptr<layer> taken;
+    auto& of = is_taken(what) ? taken : at_home[static_cast<std::size_t>(what.layer)];
+    if (!of) {
+      auto* const own = &work[static_cast<std::size_t>(device)];
+      of = std::make_shared<layer>(
+        seed, stage_start<host_machine<float>>{size, slots.held(what), slots.cut, own});
+    }
+    return std::make_unique<exchanged_piece>(what, of);
+  });
+}
+
 //! A GPT of as many layers as the schedule has stages, on the threads of this process.
 struct exchanged_pipeline : model_on_threads<copies_of<exchanged_piece>> {
   //! @param table of this schedule, or of all its stages on one device
@@ -63,24 +86,11 @@ struct exchanged_pipeline : model_on_threads<copies_of<exchanged_piece>> {
                      pp::timetable_view table,
                      std::uint64_t seed,
                      decltype(plan_maker::lower) lower = lower_by<pp::communicators::one>)
-      : model_on_threads(table,
-                         whole_lengths(size, table),
-                         {exchange_slots(size, schedule), false, lower},
-                         [&](auto& shared) {
-                           exchange_sizes const slots(size, schedule, table.over.extents);
-                           std::vector<std::shared_ptr<exchanged_piece::layer>> layers(
-                             static_cast<std::size_t>(size.layers));
-                           return make_by_way<exchanged_piece>(
-                             table, {}, [&](std::size_t, int number, int device) {
-                               auto& own = shared[static_cast<std::size_t>(device)];
-                               auto const layer = slots.stage(number).layer;
-                               auto& of = layers[static_cast<std::size_t>(layer)];
-                               if (!of)
-                                 of = std::make_shared<exchanged_piece::layer>(
-                                   seed, slots.start(slots.held(layer), own));
-                               return std::make_unique<exchanged_piece>(slots, number, of, own);
-                             });
-                         }) {}
+      : model_on_threads(
+          table,
+          whole_lengths(size, table),
+          {exchange_slots(size, schedule), false, lower},
+          [&](auto& shared) { return make_exchanged(size, schedule, table, seed, shared); }) {}
 };
 
 //! SlimPipe's exchange of attention; see system.hpp.
