@@ -73,8 +73,9 @@ inline pp::dynamic_timetable timetable_of(options const& o, std::string const& n
   (void)registry::arrange(choice); // refuses what no backend runs
   if (registry::find_schedule(choice.name).traits.stages_go_one_way ||
       choice.adapted == registry::adapter::attention_exchange) {
-    throw std::invalid_argument(name + " wants --backend threads: its stages are not layers that go "
-                                       "forward and back on one device");
+    throw std::invalid_argument(name +
+                                " wants --backend threads: its stages are not layers that go "
+                                "forward and back on one device");
   }
   auto table = registry::make_named_timetable(choice, unit_costs);
   check_order(table, name);
@@ -283,7 +284,7 @@ inline std::vector<float> gradients_of_one_device(options const& o,
                                                   batch const& pieces,
                                                   bool halves = false,
                                                   bool from_last = false) {
-  single_device<float> device(
+  single_device device(
     o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed_of(o), halves);
   device.step(pieces);
   return gradients_of(device);
@@ -337,7 +338,7 @@ inline bool report_sizes(options const& o,
     return cut_whole(one.lengths).back_from_last(from_last);
   };
   pipelined_model model(o.size, sizes.front().table, sizes.front().lengths, seed);
-  single_device<float> plain(o.size, 1, whole(sizes.front()), seed);
+  single_device plain(o.size, 1, whole(sizes.front()), seed);
   adamw const optimizer{};
   std::size_t different = 0;
   for (std::size_t step = 0; step < 2 * sizes.size(); ++step) {

@@ -283,7 +283,7 @@ struct round_system {
   static round_model pipeline(options const& o, pp::timetable_view table) {
     return {o.size, list(o), table, seed_of(o)};
   }
-  static single_device<float> one_device(options const& o, pp::timetable_view) {
+  static single_device one_device(options const& o, pp::timetable_view) {
     return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
   }
 };

@@ -22,7 +22,7 @@ namespace {
 template <class Model>
 void check_bits(Model& model, model_size const& size, int microbatches) {
   auto const pieces = support::some_batch(microbatches, size.sequence);
-  single_device<float> plain(size, 1, step_cut(microbatches, cut_sequence(size.sequence, 1)), 9);
+  single_device plain(size, 1, step_cut(microbatches, cut_sequence(size.sequence, 1)), 9);
   support::check_same_bits(model, plain, pieces);
   CHECK(pp::verify(model.trace()));
 }
