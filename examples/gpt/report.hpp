@@ -54,9 +54,14 @@ inline registry::schedule_choice choice_of(options const& o, std::string const& 
   registry::schedule_choice choice;
   if (name == name_of(o)) {
     choice = o.own;
-    if (!choice.stages_per_device && registry::find_schedule(o.schedule).traits.cuts_layers)
+    auto const& traits = registry::find_schedule(o.schedule).traits;
+    bool const exchanges =
+      traits.exchanges_attention && choice.adapted == registry::adapter::attention_exchange;
+    if (!choice.stages_per_device &&
+        (traits.cuts_layers || exchanges)) // a stage is a layer, or half
       choice.stages_per_device =
-        2 * static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
+        (exchanges ? 1 : 2) *
+        static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
     choice.scatter_once = true; // sums of parts would have other bits
   }
   choice.name = name == name_of(o) ? o.schedule : name;

@@ -99,24 +99,14 @@ struct exchange_system {
   static constexpr char const* in_slots =
     "Activations, with queries and keys of other devices, in slots";
 
-  //! A stage is a layer.
-  static registry::schedule_choice choice(options const& o) {
-    auto result = choice_of(o, name_of(o));
-    (void)registry::arrange(result); // refuses other schedules than slimpipe
-    if (!result.stages_per_device) {
-      result.stages_per_device =
-        static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
-    }
-    return result;
-  }
   static exchange_schedule schedule(options const& o) {
-    auto const chosen = choice(o);
-    return {{chosen.chunks.value_or(chosen.devices), *chosen.stages_per_device}, {}};
+    auto const chosen = choice_of(o, name_of(o));
+    return {{chosen.chunks.value_or(chosen.devices), chosen.stages_per_device.value_or(1)}, {}};
   }
   //! @throws std::invalid_argument where layers are no stages, or an option does not go with it
   static pp::dynamic_timetable plan(options const& o) {
     check_system(o, "the exchange of attention");
-    auto table = registry::make_named_timetable(choice(o), unit_costs);
+    auto table = registry::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
     auto const layers = schedule(o).inside(table.over.extents).stages();
     if (layers != o.size.layers) {
       throw std::invalid_argument("the exchange of attention has a layer in every stage, " +
