@@ -68,11 +68,11 @@ struct graph_edges {
   std::vector<graph_edge> all; // node after node
   std::vector<std::int32_t> first{0};
 
-  [[nodiscard]] std::span<graph_edge const> of(graph_node node) const noexcept {
-    return {all.data() + first[at(node)], all.data() + first[at(node) + 1]};
-  }
   [[nodiscard]] std::int32_t count(graph_node node) const noexcept {
     return first[at(node) + 1] - first[at(node)];
+  }
+  [[nodiscard]] std::span<graph_edge const> of(graph_node node) const noexcept {
+    return {all.data() + first[at(node)], at(count(node))};
   }
   //! Adds the edges of the next node.
   void add(std::span<graph_edge const> edges) {
