@@ -54,9 +54,14 @@ inline registry::schedule_choice choice_of(options const& o, std::string const& 
   registry::schedule_choice choice;
   if (name == name_of(o)) {
     choice = o.own;
-    if (!choice.stages_per_device && registry::find_schedule(o.schedule).traits.cuts_layers)
+    auto const& traits = registry::find_schedule(o.schedule).traits;
+    bool const exchanges =
+      traits.exchanges_attention && choice.adapted == registry::adapter::attention_exchange;
+    if (!choice.stages_per_device &&
+        (traits.cuts_layers || exchanges)) // a stage is a layer, or half
       choice.stages_per_device =
-        2 * static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
+        (exchanges ? 1 : 2) *
+        static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
     choice.scatter_once = true; // sums of parts would have other bits
   }
   choice.name = name == name_of(o) ? o.schedule : name;
@@ -70,10 +75,12 @@ inline registry::schedule_choice choice_of(options const& o, std::string const& 
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   auto const choice = choice_of(o, name);
+  (void)registry::arrange(choice); // refuses what no backend runs
   if (registry::find_schedule(choice.name).traits.stages_go_one_way ||
       choice.adapted == registry::adapter::attention_exchange) {
-    throw std::invalid_argument(name + " is run by gpt alone: its stages are not layers that go "
-                                       "forward and back on one device");
+    throw std::invalid_argument(name +
+                                " wants --backend threads: its stages are not layers that go "
+                                "forward and back on one device");
   }
   auto table = registry::make_named_timetable(choice, unit_costs);
   check_order(table, name);
@@ -282,7 +289,7 @@ inline std::vector<float> gradients_of_one_device(options const& o,
                                                   batch const& pieces,
                                                   bool halves = false,
                                                   bool from_last = false) {
-  single_device<float> device(
+  single_device device(
     o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed_of(o), halves);
   device.step(pieces);
   return gradients_of(device);
@@ -336,7 +343,7 @@ inline bool report_sizes(options const& o,
     return cut_whole(one.lengths).back_from_last(from_last);
   };
   pipelined_model model(o.size, sizes.front().table, sizes.front().lengths, seed);
-  single_device<float> plain(o.size, 1, whole(sizes.front()), seed);
+  single_device plain(o.size, 1, whole(sizes.front()), seed);
   adamw const optimizer{};
   std::size_t different = 0;
   for (std::size_t step = 0; step < 2 * sizes.size(); ++step) {

@@ -122,6 +122,17 @@ struct gathered_bytes {
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
 };
+//! Those of layers on the host.
+[[nodiscard]] inline gathered_bytes gathered_on_host(model_size const& size,
+                                                     layer_range const& held) {
+  gathered_bytes all;
+  for (tensor_part const& part : parts_of(size, held)) {
+    auto const count = part.count() * static_cast<std::int64_t>(sizeof(float));
+    all.weights += part.start.decays ? 2 * count : count; // with transposed matrices
+    all.gradients += count;
+  }
+  return all;
+}
 //! The same by stage; empty where weights are not in shards.
 //! @param bytes_of what a stage with these layers has: `bytes_of(layers)`
 template <class BytesOf>
@@ -173,15 +184,8 @@ struct slot_sizes : stage_slot_sizes<host_machine<float>> {
     moved = std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
       return what.kind == pp::pass_kind::offloaded_forward;
     });
-    gathered = gathered_by_stage(size, table, [this](layer_range const& held) {
-      gathered_bytes all;
-      for (tensor_part const& part : parts_of(size, held)) {
-        auto const count = part.count() * static_cast<std::int64_t>(sizeof(float));
-        all.weights += part.start.decays ? 2 * count : count;
-        all.gradients += count;
-      }
-      return all;
-    });
+    gathered = gathered_by_stage(
+      size, table, [this](layer_range const& held) { return gathered_on_host(size, held); });
   }
 };
 

@@ -109,7 +109,7 @@ std::vector<double> losses_of(Model& model) {
 }
 
 training_result train_on_host() {
-  gpt::single_device<float> model(
+  gpt::single_device model(
     size(), 1, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, seed);
   auto const losses = losses_of(model);
   return {losses, gradients_of(model), {}};
@@ -452,7 +452,7 @@ TEST_CASE(
   optimizer.warm_up = 1;
   optimizer.steps = 2;
   auto const on_host = [] {
-    return gpt::single_device<float>(
+    return gpt::single_device(
       size(), 2, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, seed);
   };
   auto first_step = on_host();

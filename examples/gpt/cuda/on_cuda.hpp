@@ -255,7 +255,7 @@ struct first_step {
     return step_of(vocabulary_system::one_device(o, chosen_timetable(o)));
   if (exchange_in(o))
     return step_of(exchange_system::one_device(o, chosen_timetable(o)));
-  return step_of(single_device<float>(o.size, 1, cut_whole(o.lengths), seed_of(o)));
+  return step_of(single_device(o.size, 1, cut_whole(o.lengths), seed_of(o)));
 }
 
 //! A model on virtual devices of this GPU.

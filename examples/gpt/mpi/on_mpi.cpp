@@ -193,7 +193,7 @@ trained train_stages_alone(rank_run const& run,
   // The norm adds up stage by stage.
   auto const stages =
     o.clip != 0 ? cut_model(o.size, table.over.extents) : cut_layers(o.size.layers, 1);
-  single_device<float> device(o.size, stages, cut(0), seed_of(run.o), halves);
+  single_device device(o.size, stages, cut(0), seed_of(run.o), halves);
   std::int64_t taken = 0;
   auto const update = [&](std::int64_t step) {
     if (o.clip != 0)
