@@ -197,7 +197,7 @@ inline void check_exact(shape const& extents, exact_order::options const& option
     auto const time = [&](role is) {
       return time_of(cost, training.kind_with(is), stage, world.microbatches);
     };
-    world.device[stage] = device_of(extents, stage);
+    world.holder[stage] = device_of(extents, stage);
     times.push_back({&world.forward[stage], time(role::forward)});
     times.push_back({&world.input[stage], time(role::input)});
     times.push_back({&world.weight[stage], time(role::weights)});

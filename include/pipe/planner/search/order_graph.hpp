@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -67,11 +68,11 @@ struct graph_edges {
   std::vector<graph_edge> all; // node after node
   std::vector<std::int32_t> first{0};
 
-  [[nodiscard]] std::span<graph_edge const> of(graph_node node) const noexcept {
-    return {all.data() + first[at(node)], all.data() + first[at(node) + 1]};
-  }
   [[nodiscard]] std::int32_t count(graph_node node) const noexcept {
     return first[at(node) + 1] - first[at(node)];
+  }
+  [[nodiscard]] std::span<graph_edge const> of(graph_node node) const noexcept {
+    return {all.data() + first[at(node)], at(count(node))};
   }
   //! Adds the edges of the next node.
   void add(std::span<graph_edge const> edges) {
@@ -97,6 +98,9 @@ struct order_graph {
   std::vector<double> waits; // by device: what counts after its last pass, see `count_spans`
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(passes.size()); }
+  [[nodiscard]] double mean_time() const noexcept {
+    return std::accumulate(times.begin(), times.end(), 0.0) / std::max(size(), 1);
+  }
 };
 
 //! One row of nodes per device.
@@ -346,10 +350,7 @@ private:
     open_.resize(count);
     ready_.assign(count, 0);
     liking_.resize(count);
-    double sum = 0;
-    for (double const time : of_.times)
-      sum += time;
-    double const mean = sum / static_cast<double>(count);
+    double const mean = of_.mean_time();
     wait_cost_ = taste_.wait;
     limits_.resize(devices);
     for (std::size_t device = 0; device < devices; ++device) {
