@@ -110,31 +110,32 @@ struct matrix_pass {
   forward(Number* y, Number const* x, product_goes to = product_goes::instead) const {
     if (to == product_goes::instead)
       std::fill_n(y, tokens * outputs, Number{0});
-    pipelining::attention::add_product(
-      vectors(), y, outputs, x, inputs, 1, matrix.values(), outputs, tokens, inputs, outputs);
+    pipelining::attention::add_product<Number>(
+      vectors(), {y, outputs}, {x, inputs, 1}, {matrix.values(), outputs}, tokens, inputs, outputs);
   }
   //! dx [tokens, inputs] = dy [tokens, outputs] times the transposed matrix
   [[gnu::noinline]] void
   backward_input(Number* dx, Number const* dy, product_goes to = product_goes::instead) const {
     if (to == product_goes::instead)
       std::fill_n(dx, tokens * inputs, Number{0});
-    pipelining::attention::add_product(
-      vectors(), dx, inputs, dy, outputs, 1, matrix.transposed(), inputs, tokens, outputs, inputs);
+    pipelining::attention::add_product<Number>(vectors(),
+                                               {dx, inputs},
+                                               {dy, outputs, 1},
+                                               {matrix.transposed(), inputs},
+                                               tokens,
+                                               outputs,
+                                               inputs);
   }
   //! The gradient of the matrix += transposed(x) dy, last token first.
   [[gnu::noinline]] void backward_weight(Number const* x, Number const* dy) const {
     auto const last = tokens - 1;
-    pipelining::attention::add_product(vectors(),
-                                       matrix.gradients(),
-                                       outputs,
-                                       x + last * inputs,
-                                       1,
-                                       -inputs,
-                                       dy + last * outputs,
-                                       -outputs,
-                                       inputs,
-                                       tokens,
-                                       outputs);
+    pipelining::attention::add_product<Number>(vectors(),
+                                               {matrix.gradients(), outputs},
+                                               {x + last * inputs, 1, -inputs},
+                                               {dy + last * outputs, -outputs},
+                                               inputs,
+                                               tokens,
+                                               outputs);
   }
 };
 

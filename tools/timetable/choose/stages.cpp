@@ -97,14 +97,13 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
     return {tokens};
   if (asked.measured)
     return pp::even_partition(tokens, chunks);
-  pp::token_range const all{tokens, 0};
   double const linear =
     asked.model.of_layers(asked.model.layers,
                           asked.model.dense_layers,
-                          [&](pp::transformer const& of) { return of.linear_flops(all); }) /
+                          [=](pp::transformer const& of) { return of.linear_flops(tokens); }) /
       asked.reached.linear +
-    asked.model.vocabulary_flops(all) / asked.reached.vocabulary;
-  double const attention = asked.model.attention_flops(pp::pass_kind::forward, all) /
+    asked.model.vocabulary_flops(tokens) / asked.reached.vocabulary;
+  double const attention = asked.model.attention_flops(pp::pass_kind::forward, {tokens, 0}) /
                            asked.reached.attention * asked.model.layers;
   int const alignment = tokens >= 128 * chunks * 4 ? 128 : 1;
   return pp::balanced_partition(

@@ -186,13 +186,9 @@ inline void check_exact(shape const& extents, exact_order::options const& option
   world.whole = options.activation_units;
   world.kept = options.input_units;
   world.recomputes = options.recompute >= 0;
-  std::span<double const> const links = checked_links(cost, world.devices);
+  (void)checked_links(cost, world.devices);
   auto const message = [&](int from, int to) {
-    return message_time(links.empty() ? nullptr : links.data(),
-                        world.devices,
-                        cost.latency(),
-                        device_of(extents, from),
-                        device_of(extents, to));
+    return message_time(cost, world.devices, device_of(extents, from), device_of(extents, to));
   };
   std::vector<exact_time> times;
   if (options.copy >= 0)
