@@ -292,13 +292,13 @@ exit_status train_tensor(rank_run& run) {
   auto const table = tensor_system::plan(o);
   o.lengths = whole_lengths(o.size, table);
   shard_of_stage const which{run.place.shard, run.chosen.layout.shards};
-  using device = shard_device<shard_sums>;
-  left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
-  device& here = *kept;
-  left_to_mpi<rank_of<tensor_stage<shard_sums>>> stages(
+  left_to_mpi<shard_sums> kept(run.groups.shards, run.wait_for("the other shards"));
+  shard_sums& sums = *kept;
+  shard_device here{[&](std::vector<float> const& part) { return sums.begin(part); },
+                    [&](std::size_t one, std::vector<float>& sum) { sums.end(one, sum); }};
+  left_to_mpi<rank_of<tensor_stage>> stages(
     run, table, plan_maker{shard_slots(o.size, which)}, [&](auto&) {
-      return make_shards<shard_sums>(
-        o.size, which, table, seed_of(o), std::span(&here, 1), run.place.device);
+      return make_shards(o.size, which, table, seed_of(o), std::span(&here, 1), run.place.device);
     });
   auto& model = *stages;
   auto const report = [&](auto const&) {
