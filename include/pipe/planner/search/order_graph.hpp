@@ -324,16 +324,11 @@ public:
     prepare();
     node_rows rows(held_.size());
     for (int left = of_.size(); left > 0; --left) {
-      std::size_t device = 0;
-      double when = std::numeric_limits<double>::max();
-      for (std::size_t each = 0; each < held_.size(); ++each)
-        if (double const begin = begin_of(each); begin < when) {
-          when = begin;
-          device = each;
-        }
-      if (when == std::numeric_limits<double>::max())
+      auto const first = std::min_element(begins_.begin(), begins_.end());
+      if (*first == std::numeric_limits<double>::max())
         return {};
-      rows[device].push_back(run_best(device, when));
+      auto const device = static_cast<std::size_t>(first - begins_.begin());
+      rows[device].push_back(run_best(device, *first));
     }
     return rows;
   }
@@ -372,8 +367,11 @@ private:
       if (open_[i] == 0)
         waiting_[at(of_.holders[i])].push_back(node);
     }
-    for (std::size_t device = 0; device < devices; ++device)
+    begins_.clear();
+    for (std::size_t device = 0; device < devices; ++device) {
       forget_done(device);
+      begins_.push_back(begin_of(device));
+    }
   }
   [[nodiscard]] std::size_t slot(std::size_t device, int microbatch) const noexcept {
     return device * at(microbatches_) + at(microbatch);
@@ -426,9 +424,12 @@ private:
     forget_done(device);
     for (auto const [other, lag] : of_.after.of(node)) {
       ready_[at(other)] = std::max(ready_[at(other)], end + lag);
-      if (--open_[at(other)] == 0)
-        waiting_[at(of_.holders[at(other)])].push_back(other);
+      if (std::size_t const on = at(of_.holders[at(other)]); --open_[at(other)] == 0) {
+        waiting_[on].push_back(other);
+        begins_[on] = begin_of(on);
+      }
     }
+    begins_[device] = begin_of(device);
     return node;
   }
 
@@ -441,6 +442,7 @@ private:
   std::vector<int> oldest_;           // by device: the first microbatch that has to take more
   std::vector<std::int64_t> to_take_; // [devices][M]: room that it has yet to take
   std::vector<double> free_from_;     // by device
+  std::vector<double> begins_;        // by device: of the next pass, as far as one fits
   node_rows waiting_;                 // by device: passes whose dependencies have run
   std::vector<std::int32_t> open_;    // by node: dependencies that have not
   std::vector<double> ready_;         // by node: when what it waits for is there

@@ -77,6 +77,11 @@ struct found_order {
 
 namespace detail {
 
+//! Lets a search go on to its end.
+struct unwatched {
+  [[nodiscard]] constexpr bool operator()(auto const&) const noexcept { return true; }
+};
+
 //! An order of the pool, best first.
 struct pooled_order {
   node_rows rows;
@@ -446,11 +451,11 @@ inline void check_room(pipeline_view const& over, found_order::options const& op
 //! (Nowicki and Smutnicki, Management Science 1996; Taillard, ORSA Journal on Computing 1994). That
 //! search itself where microbatches take unlike times and memory has room for all; else annealing,
 //! with memory as a limit on each move.
-template <cost_model Cost, class Watch>
+template <cost_model Cost, class Watch = detail::unwatched>
 [[nodiscard]] found_order search_order(std::span<device_orders const> starts,
                                        Cost const& cost,
-                                       found_order::options const& options,
-                                       Watch const& watch) {
+                                       found_order::options const& options = {},
+                                       Watch const& watch = {}) {
   if (starts.empty())
     throw std::invalid_argument("search_order: give at least one order to start from");
   if (options.memory_limit < 1)
@@ -502,13 +507,6 @@ template <cost_model Cost, class Watch>
   result.table = detail::table_of(like, graph, search.rows(), cost, options.memory_limit);
   result.time = detail::time_of(result.table, options.goal);
   return result;
-}
-
-//! @brief The same, without anybody who watches.
-[[nodiscard]] found_order search_order(std::span<device_orders const> starts,
-                                       cost_model auto const& cost,
-                                       found_order::options const& options = {}) {
-  return search_order(starts, cost, options, [](found_order::progress const&) { return true; });
 }
 
 } // namespace pipelining::inline v0_3

@@ -348,11 +348,11 @@ private:
 //! @complexity O(n) for each look at n passes, besides what `search_order` takes.
 //! @source own derivation after the structure of AdaPtis (arXiv:2509.23722), which tunes partition,
 //! placement and schedule in turn from the worst device.
-template <layered_model Model, class Watch>
+template <layered_model Model, class Watch = detail::unwatched>
 [[nodiscard]] found_pipeline search_pipeline(Model const& model,
                                              std::span<device_orders const> starts,
-                                             found_pipeline::options const& options,
-                                             Watch const& watch) {
+                                             found_pipeline::options const& options = {},
+                                             Watch const& watch = {}) {
   if (starts.empty())
     throw std::invalid_argument("search_pipeline: give at least one order to start from");
   for (device_orders const& each : starts)
@@ -361,14 +361,6 @@ template <layered_model Model, class Watch>
       throw std::invalid_argument("search_pipeline: the orders to start from must have as many "
                                   "devices and microbatches each");
   return detail::pipeline_walk<Model, Watch>(model, starts, options, watch).run();
-}
-
-//! @brief The same, without anybody who watches.
-[[nodiscard]] found_pipeline search_pipeline(layered_model auto const& model,
-                                             std::span<device_orders const> starts,
-                                             found_pipeline::options const& options = {}) {
-  return search_pipeline(
-    model, starts, options, [](found_pipeline::progress const&) { return true; });
 }
 
 } // namespace pipelining::inline v0_3
