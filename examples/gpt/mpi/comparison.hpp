@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "../training.hpp"
@@ -102,23 +103,21 @@ void step_of_replicas(Device& device,
   copy_in(device, &parameter<float>::gradient, sum.data());
 }
 
-//! What comes before a step.
-struct nothing_before {
-  void operator()(std::int64_t) const {}
-};
+//! What comes before a step, of which it is given the number; empty: nothing.
+using before_step = std::function<void(std::int64_t)>;
 
 //! Trains again, alone and without a pipeline.
 //! @param device one that has all stages and shards. @param update what follows its passes
-//! @param before called with the number of each step
-template <class Device, class Update, class Before = nothing_before>
+template <class Device, class Update>
 [[nodiscard]] trained
-train_alone(rank_run const& run, Device& device, Update update, Before before = {}) {
+train_alone(rank_run const& run, Device& device, Update update, before_step const& before = {}) {
   auto const replicas = run.chosen.layout.replicas;
   batches all(of_all_replicas(run.o, replicas), run.text, 0);
   trained alone;
   for (std::int64_t step = 0; step < run.o.steps; ++step) {
     auto const pieces = all.next();
-    before(step);
+    if (before)
+      before(step);
     step_of_replicas(device, pieces, replicas, run.o.microbatches);
     if (step + 1 == run.o.steps)
       append(alone.gradients, device, &parameter<float>::gradient);

@@ -83,9 +83,8 @@ pp::checkpoint_place checkpoints_of(rank_run const& run) {
 
 //! All steps, with checkpoints between. Returns the gradients of the last one, as `gather` does,
 //! where they will be held against those of one process.
-//! @param before called with the number of each step
-template <class Model, class Before>
-std::vector<float> train(rank_run& run, Model& model, Before before) {
+template <class Model>
+std::vector<float> train(rank_run& run, Model& model, before_step const& before) {
   rank_options const& chosen = run.chosen;
   introduce(run.rank, pp::ranks_of(chosen.layout), run.pipeline_name());
   auto o = of_all_replicas(run.o, chosen.layout.replicas);
@@ -117,7 +116,8 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   auto const begin = [&](std::int64_t step) {
     save();
     run.now.step = step;
-    before(step);
+    if (before)
+      before(step);
     model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
                             run.place.shard == 0 && step + 1 == chosen.fail_at);
     return false; // its passes are not measured
@@ -158,10 +158,9 @@ exit_status hold(rank_run const& run, trained own, Alone alone) {
 //! Trains a model and holds it against one process.
 //! @param report what a run ends with, of all weights where it clips; by all ranks together
 //! @param alone trains on one process: `alone()` returns what it has learnt
-//! @param before called with the number of each step
-template <class Model, class Report, class Alone, class Before = nothing_before>
-exit_status
-train_and_hold(rank_run& run, Model& model, Report report, Alone alone, Before before = {}) {
+template <class Model, class Report, class Alone>
+exit_status train_and_hold(
+  rank_run& run, Model& model, Report report, Alone alone, before_step const& before = {}) {
   auto gradients = train(run, model, before);
   model.finish();
   std::vector<float> weights;
