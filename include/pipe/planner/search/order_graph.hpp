@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -67,11 +68,11 @@ struct graph_edges {
   std::vector<graph_edge> all; // node after node
   std::vector<std::int32_t> first{0};
 
-  [[nodiscard]] std::span<graph_edge const> of(graph_node node) const noexcept {
-    return {all.data() + first[at(node)], all.data() + first[at(node) + 1]};
-  }
   [[nodiscard]] std::int32_t count(graph_node node) const noexcept {
     return first[at(node) + 1] - first[at(node)];
+  }
+  [[nodiscard]] std::span<graph_edge const> of(graph_node node) const noexcept {
+    return {all.data() + first[at(node)], at(count(node))};
   }
   //! Adds the edges of the next node.
   void add(std::span<graph_edge const> edges) {
@@ -97,6 +98,9 @@ struct order_graph {
   std::vector<double> waits; // by device: what counts after its last pass, see `count_spans`
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(passes.size()); }
+  [[nodiscard]] double mean_time() const noexcept {
+    return std::accumulate(times.begin(), times.end(), 0.0) / std::max(size(), 1);
+  }
 };
 
 //! One row of nodes per device.
@@ -320,16 +324,11 @@ public:
     prepare();
     node_rows rows(held_.size());
     for (int left = of_.size(); left > 0; --left) {
-      std::size_t device = 0;
-      double when = std::numeric_limits<double>::max();
-      for (std::size_t each = 0; each < held_.size(); ++each)
-        if (double const begin = begin_of(each); begin < when) {
-          when = begin;
-          device = each;
-        }
-      if (when == std::numeric_limits<double>::max())
+      auto const first = std::min_element(begins_.begin(), begins_.end());
+      if (*first == std::numeric_limits<double>::max())
         return {};
-      rows[device].push_back(run_best(device, when));
+      auto const device = static_cast<std::size_t>(first - begins_.begin());
+      rows[device].push_back(run_best(device, *first));
     }
     return rows;
   }
@@ -346,10 +345,7 @@ private:
     open_.resize(count);
     ready_.assign(count, 0);
     liking_.resize(count);
-    double sum = 0;
-    for (double const time : of_.times)
-      sum += time;
-    double const mean = sum / static_cast<double>(count);
+    double const mean = of_.mean_time();
     wait_cost_ = taste_.wait;
     limits_.resize(devices);
     for (std::size_t device = 0; device < devices; ++device) {
@@ -371,8 +367,11 @@ private:
       if (open_[i] == 0)
         waiting_[at(of_.holders[i])].push_back(node);
     }
-    for (std::size_t device = 0; device < devices; ++device)
+    begins_.clear();
+    for (std::size_t device = 0; device < devices; ++device) {
       forget_done(device);
+      begins_.push_back(begin_of(device));
+    }
   }
   [[nodiscard]] std::size_t slot(std::size_t device, int microbatch) const noexcept {
     return device * at(microbatches_) + at(microbatch);
@@ -425,9 +424,12 @@ private:
     forget_done(device);
     for (auto const [other, lag] : of_.after.of(node)) {
       ready_[at(other)] = std::max(ready_[at(other)], end + lag);
-      if (--open_[at(other)] == 0)
-        waiting_[at(of_.holders[at(other)])].push_back(other);
+      if (std::size_t const on = at(of_.holders[at(other)]); --open_[at(other)] == 0) {
+        waiting_[on].push_back(other);
+        begins_[on] = begin_of(on);
+      }
     }
+    begins_[device] = begin_of(device);
     return node;
   }
 
@@ -440,6 +442,7 @@ private:
   std::vector<int> oldest_;           // by device: the first microbatch that has to take more
   std::vector<std::int64_t> to_take_; // [devices][M]: room that it has yet to take
   std::vector<double> free_from_;     // by device
+  std::vector<double> begins_;        // by device: of the next pass, as far as one fits
   node_rows waiting_;                 // by device: passes whose dependencies have run
   std::vector<std::int32_t> open_;    // by node: dependencies that have not
   std::vector<double> ready_;         // by node: when what it waits for is there
