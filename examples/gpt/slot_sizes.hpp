@@ -90,15 +90,14 @@ template <class Sizes>
                                                 std::span<named_pool const> pools) {
   std::vector<device_row> rows;
   for (named_pool const& each : pools) {
-    std::vector<std::int64_t> planned;
-    std::vector<std::int64_t> measured;
+    device_row planned{std::string(each.name) + ", planned", {}};
+    device_row measured{std::string(each.name) + ", measured", {}};
     for (int device = 0; device < ran.over.extents.devices; ++device) {
       auto const use = slot_use_of(work, ran, sizes, device, each.of);
-      planned.push_back(use.planned);
-      measured.push_back(use.measured);
+      planned.numbers.push_back(use.planned);
+      measured.numbers.push_back(use.measured);
     }
-    rows.push_back({std::string(each.name) + ", planned", std::move(planned)});
-    rows.push_back({std::string(each.name) + ", measured", std::move(measured)});
+    rows.insert(rows.end(), {planned, measured});
   }
   return rows;
 }
@@ -122,6 +121,17 @@ struct gathered_bytes {
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
 };
+//! Those of layers on the host.
+[[nodiscard]] inline gathered_bytes gathered_on_host(model_size const& size,
+                                                     layer_range const& held) {
+  gathered_bytes all;
+  for (tensor_part const& part : parts_of(size, held)) {
+    auto const count = part.count() * static_cast<std::int64_t>(sizeof(float));
+    all.weights += part.start.decays ? 2 * count : count; // with transposed matrices
+    all.gradients += count;
+  }
+  return all;
+}
 //! The same by stage; empty where weights are not in shards.
 //! @param bytes_of what a stage with these layers has: `bytes_of(layers)`
 template <class BytesOf>
@@ -173,15 +183,8 @@ struct slot_sizes : stage_slot_sizes<host_machine<float>> {
     moved = std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
       return what.kind == pp::pass_kind::offloaded_forward;
     });
-    gathered = gathered_by_stage(size, table, [this](layer_range const& held) {
-      gathered_bytes all;
-      for (tensor_part const& part : parts_of(size, held)) {
-        auto const count = part.count() * static_cast<std::int64_t>(sizeof(float));
-        all.weights += part.start.decays ? 2 * count : count;
-        all.gradients += count;
-      }
-      return all;
-    });
+    gathered = gathered_by_stage(
+      size, table, [this](layer_range const& held) { return gathered_on_host(size, held); });
   }
 };
 

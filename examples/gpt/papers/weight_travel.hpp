@@ -268,7 +268,7 @@ struct travelling_system {
   static travelling_model pipeline(options const& o, pp::timetable_view table) {
     return {o.size, table, seed_of(o)};
   }
-  static single_device<float> one_device(options const& o, pp::timetable_view) {
+  static single_device one_device(options const& o, pp::timetable_view) {
     return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
   }
   static void report(options const& o, pp::timetable_view, travelling_model const& model) {

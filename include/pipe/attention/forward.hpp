@@ -24,25 +24,25 @@ namespace detail {
 //! rows lie next to each other, one of them at the pointers.
 template <class Real>
 struct forward_scratch {
-  Real* query;      // [tile_rows, head_dim], times scale
-  Real* output;     // [tile_rows, value_dim], not yet divided by sum
-  Real* most;       // [tile_rows]
-  Real* sum;        // [tile_rows]
-  Real* key_across; // [head_dim, tile_keys]
-  Real* value;      // [tile_keys, value_dim]
-  Real* logit;      // [tile_rows, tile_keys]
+  Real* query = nullptr;      // [tile_rows, head_dim], times scale
+  Real* output = nullptr;     // [tile_rows, value_dim], not yet divided by sum
+  Real* most = nullptr;       // [tile_rows]
+  Real* sum = nullptr;        // [tile_rows]
+  Real* key_across = nullptr; // [head_dim, tile_keys]
+  Real* value = nullptr;      // [tile_keys, value_dim]
+  Real* logit = nullptr;      // [tile_rows, tile_keys]
   vector_version version = vector_version::of_process();
 
   forward_scratch(workspace<Real>& space, parameters const& p) {
     constexpr auto all_rows = some_blocks * tile_rows;
-    auto const dims = p.head_dim + p.dim_of_values();
-    query = space.reserve((all_rows + tile_keys) * dims + tile_rows * tile_keys + 2 * all_rows);
-    output = query + all_rows * p.head_dim;
-    most = output + all_rows * p.dim_of_values();
-    sum = most + all_rows;
-    key_across = sum + all_rows;
-    value = key_across + tile_keys * p.head_dim;
-    logit = value + tile_keys * p.dim_of_values();
+    place_parts(space,
+                {{&query, all_rows * p.head_dim},
+                 {&output, all_rows * p.dim_of_values()},
+                 {&most, all_rows},
+                 {&sum, all_rows},
+                 {&key_across, tile_keys * p.head_dim},
+                 {&value, tile_keys * p.dim_of_values()},
+                 {&logit, tile_rows * tile_keys}});
   }
 
   //! The same with another block at the pointers.
@@ -55,29 +55,6 @@ struct forward_scratch {
     return other;
   }
 };
-
-//! Starts the online softmax: from nothing, or from the (O, log-sum-exp) of other keys.
-template <class Element, class Statistic, class Real>
-void start_rows(parameters const& p,
-                forward_tensors<Element, Statistic> const& t,
-                row_block const& rows,
-                forward_scratch<Real> const& s) {
-  bool const carried = p.from == carry::in;
-  if (carried) {
-    tensor_view<Element const> const output = t.output;
-    pack_rows(p, output, rows, Real{1}, false, s.output);
-  }
-  for (std::int64_t local = 0; local < rows.count(); ++local) {
-    auto const r = rows.begin + local;
-    auto const h = rows.key_head * p.group() + r % p.group();
-    s.most[local] =
-      carried ? static_cast<Real>(t.log_sum_exp.at(rows.batch, h, r / p.group())) : no_logit<Real>;
-    s.sum[local] = s.most[local] == no_logit<Real> ? Real{0} : Real{1};
-    if (s.sum[local] == 0) {
-      std::fill_n(s.output + local * t.output.dim, t.output.dim, Real{0});
-    }
-  }
-}
 
 //! Turns one row of logits into weights relative to the row's new maximum; rescales what is there.
 template <class Real>
@@ -104,99 +81,90 @@ soften_row(Real* logit, Real& most, Real& sum, Real* output, std::int64_t dim) {
   sum += sum_of_keys(logit);
 }
 
-//! Adds one tile of keys, which are packed, to the rows of a block.
-template <class Real, mask Mask, score Score>
-void forward_tile(parameters const& p,
-                  Mask const& m,
-                  Score const& f,
-                  row_block const& rows,
-                  key_block const& keys,
-                  tile_cover covered,
-                  forward_scratch<Real> const& s) {
-  auto const dim = p.dim_of_values();
-  std::fill_n(s.logit, rows.count() * tile_keys, Real{0});
-  add_product(s.version,
-              s.logit,
-              tile_keys,
-              s.query,
-              p.head_dim,
-              1,
-              s.key_across,
-              tile_keys,
-              rows.count(),
-              p.head_dim,
-              tile_keys);
-  if (!products_are_logits<Score>(covered, keys)) {
+//! One call of forward, for walk_tiles.
+template <class Element, class Statistic, mask Mask, score Score>
+struct host_forward {
+  using real = accumulate_t<Element>;
+  using scratch = forward_scratch<real>;
+
+  parameters const& p;
+  forward_tensors<Element, Statistic> const& t;
+  Mask const& m;
+  Score const& f;
+
+  //! Starts the online softmax: from nothing, or from the (O, log-sum-exp) of other keys.
+  void start(row_block const& rows, scratch const& s) const {
+    pack_rows(p, t.query, rows, static_cast<real>(p.effective_scale()), s.query);
+    bool const carried = p.from == carry::in;
+    if (carried) {
+      pack_rows<Element>(p, t.output, rows, real{1}, s.output);
+    }
     for (std::int64_t local = 0; local < rows.count(); ++local) {
-      Real* const logit = s.logit + local * tile_keys;
-      auto const at = first_pair(p, rows, rows.begin + local, keys);
-      logits_of_row(s.version, m, f, covered, at, keys, logit, logit);
-    }
-  }
-  s.version.run([=, count = rows.count()](auto) {
-    for (std::int64_t local = 0; local < count; ++local) {
-      soften_row(
-        s.logit + local * tile_keys, s.most[local], s.sum[local], s.output + local * dim, dim);
-    }
-  });
-  add_product(
-    s.version, s.output, dim, s.logit, tile_keys, 1, s.value, dim, rows.count(), keys.count(), dim);
-}
-
-//! Divides by the sums and writes O and the log-sum-exp.
-template <class Element, class Statistic, class Real>
-void finish_rows(parameters const& p,
-                 forward_tensors<Element, Statistic> const& t,
-                 row_block const& rows,
-                 forward_scratch<Real> const& s) {
-  for (std::int64_t local = 0; local < rows.count(); ++local) {
-    auto const r = rows.begin + local;
-    auto const i = r / p.group();
-    auto const h = rows.key_head * p.group() + r % p.group();
-    Real const sum = s.sum[local];
-    Element* const output = t.output.row(rows.batch, i, h);
-    auto const dim = t.output.dim;
-    for (std::int64_t d = 0; d < dim; ++d) {
-      output[d] = static_cast<Element>(sum > 0 ? s.output[local * dim + d] / sum : Real{0});
-    }
-    t.log_sum_exp.at(rows.batch, h, i) =
-      static_cast<Statistic>(sum > 0 ? s.most[local] + std::log(sum) : no_logit<Real>);
-  }
-}
-
-//! All keys for some blocks of rows.
-template <class Element, class Statistic, class Real, mask Mask, score Score>
-void forward_rows(parameters const& p,
-                  forward_tensors<Element, Statistic> const& t,
-                  Mask const& m,
-                  Score const& f,
-                  row_block const& rows,
-                  forward_scratch<Real> const& s) {
-  auto const scale = static_cast<Real>(p.effective_scale());
-  for (std::int64_t k = 0; k < rows.blocks(); ++k) {
-    auto const of_block = s.of_block(p, k);
-    pack_rows(p, t.query, rows.block(k), scale, false, of_block.query);
-    start_rows(p, t, rows.block(k), of_block);
-  }
-  for (std::int64_t j = 0; j < p.key_length; j += tile_keys) {
-    auto const keys = key_block_at(p, j);
-    bool packed = false;
-    for (std::int64_t k = 0; k < rows.blocks(); ++k) {
-      auto const covered = cover_of(p, m, rows.block(k), keys);
-      if (covered != tile_cover::skip) {
-        if (!packed) {
-          pack_keys_across(t.key, rows, keys, s.key_across);
-          pack_keys(t.value, rows, keys, s.value);
-          packed = true;
-        }
-        forward_tile(p, m, f, rows.block(k), keys, covered, s.of_block(p, k));
+      auto const [query, head] = place_of(p, rows, local);
+      s.most[local] =
+        carried ? static_cast<real>(t.log_sum_exp.at(rows.batch, head, query)) : no_logit<real>;
+      s.sum[local] = s.most[local] == no_logit<real> ? real{0} : real{1};
+      if (s.sum[local] == 0) {
+        std::fill_n(s.output + local * t.output.dim, t.output.dim, real{0});
       }
     }
   }
-  for (std::int64_t k = 0; k < rows.blocks(); ++k) {
-    finish_rows(p, t, rows.block(k), s.of_block(p, k));
+
+  void pack(row_block const& rows, key_block const& keys, scratch const& s) const {
+    pack_keys_across(t.key, rows, keys, s.key_across);
+    pack_keys(t.value, rows, keys, s.value);
   }
-}
+
+  //! Adds one tile of keys, which are packed, to the rows of a block.
+  void
+  visit(row_block const& rows, key_block const& keys, tile_cover covered, scratch const& s) const {
+    auto const count = rows.count();
+    auto const dim = p.dim_of_values();
+    std::fill_n(s.logit, count * tile_keys, real{0});
+    add_product<real>(s.version,
+                      {s.logit, tile_keys},
+                      {s.query, p.head_dim, 1},
+                      {s.key_across, tile_keys},
+                      count,
+                      p.head_dim,
+                      tile_keys);
+    if (!products_are_logits<Score>(covered, keys)) {
+      for (std::int64_t local = 0; local < count; ++local) {
+        real* const logit = s.logit + local * tile_keys;
+        auto const at = first_pair(p, rows, local, keys);
+        logits_of_row(s.version, m, f, covered, at, keys, logit, logit);
+      }
+    }
+    s.version.run([=](auto) {
+      for (std::int64_t local = 0; local < count; ++local) {
+        soften_row(
+          s.logit + local * tile_keys, s.most[local], s.sum[local], s.output + local * dim, dim);
+      }
+    });
+    add_product<real>(s.version,
+                      {s.output, dim},
+                      {s.logit, tile_keys, 1},
+                      {s.value, dim},
+                      count,
+                      keys.count(),
+                      dim);
+  }
+
+  //! Divides by the sums and writes O and the log-sum-exp.
+  void finish(row_block const& rows, scratch const& s) const {
+    for (std::int64_t local = 0; local < rows.count(); ++local) {
+      auto const [query, head] = place_of(p, rows, local);
+      real const sum = s.sum[local];
+      Element* const output = t.output.row(rows.batch, query, head);
+      auto const dim = t.output.dim;
+      for (std::int64_t d = 0; d < dim; ++d) {
+        output[d] = static_cast<Element>(sum > 0 ? s.output[local * dim + d] / sum : real{0});
+      }
+      t.log_sum_exp.at(rows.batch, head, query) =
+        static_cast<Statistic>(sum > 0 ? s.most[local] + std::log(sum) : no_logit<real>);
+    }
+  }
+};
 
 } // namespace detail
 
@@ -222,19 +190,9 @@ void forward(parameters const& p,
              Mask const& m,
              Score const& f,
              workspace<accumulate_t<Element>>& space) {
-  using real = accumulate_t<Element>;
   check(p, t);
-  detail::forward_scratch<real> const scratch(space, p);
-  auto const rows_of_head = p.query_length * p.group();
-  constexpr auto some_rows = detail::some_blocks * detail::tile_rows;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    for (std::int64_t kv = 0; kv < p.key_heads; ++kv) {
-      for (std::int64_t begin = 0; begin < rows_of_head; begin += some_rows) {
-        auto const end = std::min(begin + some_rows, rows_of_head);
-        detail::forward_rows(p, t, m, f, detail::row_block{b, kv, begin, end}, scratch);
-      }
-    }
-  }
+  detail::host_forward<Element, Statistic, Mask, Score> const pass{p, t, m, f};
+  detail::walk_tiles(pass, detail::forward_scratch<accumulate_t<Element>>(space, p));
 }
 
 //! @brief The same with scratch of its own.

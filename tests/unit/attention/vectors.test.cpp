@@ -81,17 +81,14 @@ struct product_case {
            std::int64_t last) {
     auto const start = inner == 0 ? 0 : last_first ? inner - 1 - first : first;
     auto const sign = last_first ? -1 : 1;
-    add_product(version,
-                to.data() + begin * to_stride + left,
-                to_stride,
-                from.data() + begin * from_row + start * from_term,
-                from_row,
-                sign * from_term,
-                other.data() + start * other_stride + left,
-                sign * other_stride,
-                end - begin,
-                last - first,
-                right - left);
+    add_product<Number>(
+      version,
+      {to.data() + begin * to_stride + left, to_stride},
+      {from.data() + begin * from_row + start * from_term, from_row, sign * from_term},
+      {other.data() + start * other_stride + left, sign * other_stride},
+      end - begin,
+      last - first,
+      right - left);
   }
 
   [[nodiscard]] bool equals(std::vector<Number> const& expected) const {
@@ -172,13 +169,10 @@ TEST_CASE(
       CAPTURE(columns);
       product_case<float> each(
         rows, 1 + rows * 11, columns, columns % 3, rows % 2 != 0, false, random);
-      pipelining::attention::detail::add_product_in<64>(
-        each.to.data(),
-        each.to_stride,
-        pipelining::attention::detail::factor_view<float>{
-          each.from.data(), each.from_row, each.from_term, 0},
-        each.other.data(),
-        each.other_stride,
+      pipelining::attention::detail::add_product_in<64, float>(
+        {each.to.data(), each.to_stride},
+        {each.from.data(), each.from_row, each.from_term},
+        {each.other.data(), each.other_stride},
         each.rows,
         each.inner,
         each.columns);

@@ -20,6 +20,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -65,8 +66,29 @@ template <class Real>
   }
 }
 
+//! A part of a scratch: the pointer that shall have it, and its numbers.
+template <class Real>
+struct scratch_part {
+  Real** at;
+  std::int64_t count;
+};
+
+//! Lays parts of a scratch next to each other.
+template <class Real>
+void place_parts(workspace<Real>& space, std::initializer_list<scratch_part<Real>> parts) {
+  std::int64_t count = 0;
+  for (auto const& part : parts) {
+    count += part.count;
+  }
+  Real* next = space.reserve(count);
+  for (auto const& part : parts) {
+    *part.at = next;
+    next += part.count;
+  }
+}
+
 //! Some rows of one sequence that share a key head. Row r is query r / group, head r % group of the
-//! group.
+//! group. Scratch has the rows of a tile last first.
 struct row_block {
   std::int64_t batch;
   std::int64_t key_head;
@@ -76,17 +98,25 @@ struct row_block {
   [[nodiscard]] std::int64_t count() const { return end - begin; }
   //! How many tiles the rows fill.
   [[nodiscard]] std::int64_t blocks() const { return (count() + tile_rows - 1) / tile_rows; }
-  //! Rows of one tile, the first tile first.
-  [[nodiscard]] row_block block(std::int64_t k) const {
-    auto const from = begin + k * tile_rows;
-    return {batch, key_head, from, std::min(from + tile_rows, end)};
-  }
   //! Rows of one tile, the last tile first.
-  [[nodiscard]] row_block block_from_end(std::int64_t k) const {
+  [[nodiscard]] row_block block(std::int64_t k) const {
     auto const to = end - k * tile_rows;
     return {batch, key_head, std::max(to - tile_rows, begin), to};
   }
 };
+
+//! Index of a query, and its head.
+struct row_place {
+  std::int64_t query;
+  std::int64_t head;
+};
+
+//! Place of a row of a tile. @param local where scratch has it
+[[nodiscard]] inline row_place
+place_of(parameters const& p, row_block const& rows, std::int64_t local) {
+  auto const r = rows.end - 1 - local;
+  return {r / p.group(), rows.key_head * p.group() + r % p.group()};
+}
 
 //! Keys [begin, end) of a tile, by index into the key tensor.
 struct key_block {
@@ -96,31 +126,25 @@ struct key_block {
   [[nodiscard]] std::int64_t count() const { return end - begin; }
 };
 
-[[nodiscard]] inline key_block key_block_at(parameters const& p, std::int64_t begin) {
-  auto const end = begin + tile_keys;
-  return {begin, end < p.key_length ? end : p.key_length};
-}
-
 //! to [rows, columns] += transposed(from [inner, rows]) other [inner, columns]; sums of a wider
 //! type than the factors take the plain loop.
 template <class Sum, class Real>
 void add_across(vector_version version,
-                Sum* to,
-                std::int64_t to_stride,
-                Real const* from,
-                std::int64_t from_stride,
+                strided_rows<Sum> to,
+                strided_rows<Real const> from,
                 Real const* other,
                 std::int64_t rows,
                 std::int64_t inner,
                 std::int64_t columns) {
   if constexpr (std::is_same_v<Sum, Real>) {
-    add_product(version, to, to_stride, from, 1, from_stride, other, columns, rows, inner, columns);
+    add_product<Real>(
+      version, to, {from.data, 1, from.stride}, {other, columns}, rows, inner, columns);
   } else {
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t i = 0; i < inner; ++i) {
-        Sum const factor = from[i * from_stride + r];
+        Sum const factor = from.data[i * from.stride + r];
         for (std::int64_t x = 0; x < columns; ++x) {
-          to[r * to_stride + x] += factor * other[i * columns + x];
+          to.data[r * to.stride + x] += factor * other[i * columns + x];
         }
       }
     }
@@ -172,12 +196,10 @@ void pack_rows(parameters const& p,
                tensor_view<Element const> const& from,
                row_block const& rows,
                Real factor,
-               bool last_first,
                Real* to) {
   for (std::int64_t local = 0; local < rows.count(); ++local) {
-    auto const r = last_first ? rows.end - 1 - local : rows.begin + local;
-    Element const* const source =
-      from.row(rows.batch, r / p.group(), rows.key_head * p.group() + r % p.group());
+    auto const [query, head] = place_of(p, rows, local);
+    Element const* const source = from.row(rows.batch, query, head);
     for (std::int64_t d = 0; d < from.dim; ++d) {
       to[local * from.dim + d] = factor * static_cast<Real>(source[d]);
     }
@@ -243,12 +265,13 @@ cover_of(parameters const& p, Mask const& m, row_block const& rows, key_block co
   return all_skip ? tile_cover::skip : all_full ? tile_cover::full : tile_cover::partial;
 }
 
-//! Position of row r (by its index in the call) against the first key of a tile.
+//! Position of a row of a tile against the first key of a tile. @param local where scratch has it
 [[nodiscard]] inline pair_position
-first_pair(parameters const& p, row_block const& rows, std::int64_t r, key_block const& keys) {
+first_pair(parameters const& p, row_block const& rows, std::int64_t local, key_block const& keys) {
+  auto const [query, head] = place_of(p, rows, local);
   return {static_cast<std::int32_t>(rows.batch),
-          static_cast<std::int32_t>(rows.key_head * p.group() + r % p.group()),
-          static_cast<std::int32_t>(p.query_offset + r / p.group()),
+          static_cast<std::int32_t>(head),
+          static_cast<std::int32_t>(p.query_offset + query),
           static_cast<std::int32_t>(p.key_offset + keys.begin)};
 }
 
@@ -291,6 +314,45 @@ void logits_of_row(vector_version version,
 template <score Score>
 [[nodiscard]] bool products_are_logits(tile_cover covered, key_block const& keys) {
   return std::is_same_v<Score, plain> && covered == tile_cover::full && keys.count() == tile_keys;
+}
+
+//! Walks all tiles of a call: some tiles of rows at a time, the last rows of a head first, through
+//! all keys, which are packed once for all of them.
+//! @param pass has p and m, and start(rows, scratch), pack(rows, keys, scratch), visit(rows, keys,
+//! cover, scratch) and finish(rows, scratch)
+template <class Pass, class Scratch>
+void walk_tiles(Pass const& pass, Scratch const& scratch) {
+  auto const& p = pass.p;
+  auto const walk = [&](row_block const& rows) {
+    for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+      pass.start(rows.block(k), scratch.of_block(p, k));
+    }
+    for (std::int64_t j = 0; j < p.key_length; j += tile_keys) {
+      key_block const keys{j, std::min(j + tile_keys, p.key_length)};
+      bool packed = false;
+      for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+        auto const covered = cover_of(p, pass.m, rows.block(k), keys);
+        if (covered != tile_cover::skip) {
+          if (!packed) {
+            pass.pack(rows, keys, scratch);
+            packed = true;
+          }
+          pass.visit(rows.block(k), keys, covered, scratch.of_block(p, k));
+        }
+      }
+    }
+    for (std::int64_t k = 0; k < rows.blocks(); ++k) {
+      pass.finish(rows.block(k), scratch.of_block(p, k));
+    }
+  };
+  constexpr auto some_rows = some_blocks * tile_rows;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t kv = 0; kv < p.key_heads; ++kv) {
+      for (std::int64_t end = p.query_length * p.group(); end > 0; end -= some_rows) {
+        walk({b, kv, std::max<std::int64_t>(end - some_rows, 0), end});
+      }
+    }
+  }
 }
 
 } // namespace detail

@@ -160,33 +160,41 @@ struct vector_register {
   static constexpr std::int64_t lanes = Bytes / static_cast<int>(sizeof(Number));
 };
 
+//! Rows of numbers in memory, `stride` numbers from one to the next.
+template <class Number>
+struct strided_rows {
+  Number* data;
+  std::int64_t stride;
+
+  //! From another row and column on.
+  [[nodiscard, gnu::always_inline]] strided_rows from(std::int64_t row, std::int64_t column) const {
+    return {data + row * stride + column, stride};
+  }
+};
+
 //! Where a product finds its factors: that of row r and term i is data[r * row + i * term].
 template <class Number>
 struct factor_view {
   Number const* data;
   std::int64_t row;
   std::int64_t term;
-  std::int64_t tile; //!< from the first row of a tile to that of the next
+  std::int64_t tile = 0; //!< from the first row of a tile to that of the next
 };
 
 //! Rows of the other matrix, and how many of later ones to fetch in the time of a tile.
 template <class Number>
 struct panel_view {
-  Number const* data;
-  std::int64_t stride;
-  Number const* ahead;
-  std::int64_t ahead_stride;
+  strided_rows<Number const> used;
+  strided_rows<Number const> ahead;
   std::int64_t ahead_of_tile;
 };
 
 //! to [Rows, Vectors registers] += from [Rows, inner] other [inner, Vectors registers]: all sums
 //! stay in registers. Adjacent: from.row is 1, which saves registers for addresses.
 template <int Bytes, int Rows, int Vectors, bool Adjacent, class Number>
-[[gnu::always_inline]] inline void add_tile(Number* to,
-                                            std::int64_t to_stride,
+[[gnu::always_inline]] inline void add_tile(strided_rows<Number> to,
                                             factor_view<Number> from,
-                                            Number const* other,
-                                            std::int64_t other_stride,
+                                            strided_rows<Number const> other,
                                             std::int64_t inner) {
   using vector = typename vector_register<Number, Bytes>::type;
   constexpr auto lanes = vector_register<Number, Bytes>::lanes;
@@ -194,13 +202,13 @@ template <int Bytes, int Rows, int Vectors, bool Adjacent, class Number>
   vector sum[static_cast<unsigned>(Rows)][static_cast<unsigned>(Vectors)];
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Vectors; ++v) {
-      sum[r][v] = *reinterpret_cast<vector const*>(to + r * to_stride + v * lanes);
+      sum[r][v] = *reinterpret_cast<vector const*>(to.data + r * to.stride + v * lanes);
     }
   }
   for (std::int64_t i = 0; i < inner; ++i) {
     vector row[static_cast<unsigned>(Vectors)];
     for (int v = 0; v < Vectors; ++v) {
-      row[v] = *reinterpret_cast<vector const*>(other + i * other_stride + v * lanes);
+      row[v] = *reinterpret_cast<vector const*>(other.data + i * other.stride + v * lanes);
     }
     for (int r = 0; r < Rows; ++r) {
       Number const factor = from.data[r * from_row + i * from.term];
@@ -211,48 +219,60 @@ template <int Bytes, int Rows, int Vectors, bool Adjacent, class Number>
   }
   for (int r = 0; r < Rows; ++r) {
     for (int v = 0; v < Vectors; ++v) {
-      *reinterpret_cast<vector*>(to + r * to_stride + v * lanes) = sum[r][v];
+      *reinterpret_cast<vector*>(to.data + r * to.stride + v * lanes) = sum[r][v];
     }
   }
 }
 
 //! The same for `count` columns that fill no tile: by way of a copy of the rows.
 template <int Bytes, int Rows, int Vectors, bool Adjacent, class Number>
-[[gnu::always_inline]] inline void add_tile(Number* to,
-                                            std::int64_t to_stride,
+[[gnu::always_inline]] inline void add_tile(strided_rows<Number> to,
                                             factor_view<Number> from,
-                                            Number const* other,
-                                            std::int64_t other_stride,
+                                            strided_rows<Number const> other,
                                             std::int64_t inner,
                                             std::int64_t count) {
   constexpr auto width = Vectors * vector_register<Number, Bytes>::lanes;
   if (count == width) {
-    add_tile<Bytes, Rows, Vectors, Adjacent>(to, to_stride, from, other, other_stride, inner);
+    add_tile<Bytes, Rows, Vectors, Adjacent>(to, from, other, inner);
     return;
   }
   Number copy[Rows * width] = {};
   for (int r = 0; r < Rows; ++r) {
     for (std::int64_t n = 0; n < count; ++n) {
-      copy[r * width + n] = to[r * to_stride + n];
+      copy[r * width + n] = to.data[r * to.stride + n];
     }
   }
-  add_tile<Bytes, Rows, Vectors, Adjacent>(copy, width, from, other, other_stride, inner);
+  add_tile<Bytes, Rows, Vectors, Adjacent>(strided_rows<Number>{copy, width}, from, other, inner);
   for (int r = 0; r < Rows; ++r) {
     for (std::int64_t n = 0; n < count; ++n) {
-      to[r * to_stride + n] = copy[r * width + n];
+      to.data[r * to.stride + n] = copy[r * width + n];
     }
   }
 }
 
 //! Asks for the lines of some rows of Width numbers. Near is the first cache, else the second.
 template <std::int64_t Width, bool Near, class Number>
-[[gnu::always_inline]] inline void
-fetch(Number const* from, std::int64_t stride, std::int64_t rows) {
+[[gnu::always_inline]] inline void fetch(strided_rows<Number> from, std::int64_t rows) {
   constexpr auto line = static_cast<std::int64_t>(64 / sizeof(Number));
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t n = 0; n < Width; n += line) {
-      __builtin_prefetch(from + r * stride + n, 0, Near ? 3 : 2);
+      __builtin_prefetch(from.data + r * from.stride + n, 0, Near ? 3 : 2);
     }
+  }
+}
+
+//! A tile of Rows rows, if so many are left after whole tiles; moves on to the next.
+template <int Bytes, int Rows, int Vectors, bool Adjacent, class Number>
+[[gnu::always_inline]] inline void add_rest(strided_rows<Number>& to,
+                                            factor_view<Number>& from,
+                                            strided_rows<Number const> other,
+                                            std::int64_t rows,
+                                            std::int64_t inner,
+                                            std::int64_t count) {
+  if ((rows & Rows) != 0) {
+    add_tile<Bytes, Rows, Vectors, Adjacent>(to, from, other, inner, count);
+    to = to.from(Rows, 0);
+    from.data += Rows * from.row;
   }
 }
 
@@ -260,8 +280,7 @@ fetch(Number const* from, std::int64_t stride, std::int64_t rows) {
 //! next and rows ahead come nearer. No lambda, as compilers that do not optimise would leave it out
 //! of the version.
 template <int Bytes, int Vectors, bool Adjacent, class Number>
-[[gnu::always_inline]] inline void add_tiles(Number* to,
-                                             std::int64_t to_stride,
+[[gnu::always_inline]] inline void add_tiles(strided_rows<Number> to,
                                              factor_view<Number> from,
                                              panel_view<Number> other,
                                              std::int64_t rows,
@@ -270,46 +289,31 @@ template <int Bytes, int Vectors, bool Adjacent, class Number>
   constexpr auto width = Vectors * vector_register<Number, Bytes>::lanes;
   for (; rows >= register_rows; rows -= register_rows) {
     if (rows >= 2 * register_rows && count == width) {
-      fetch<width, true>(to + register_rows * to_stride, to_stride, register_rows);
+      fetch<width, true>(to.from(register_rows, 0), register_rows);
     }
-    fetch<width, false>(other.ahead, other.ahead_stride, other.ahead_of_tile);
-    other.ahead += other.ahead_of_tile * other.ahead_stride;
-    add_tile<Bytes, register_rows, Vectors, Adjacent>(
-      to, to_stride, from, other.data, other.stride, inner, count);
-    to += register_rows * to_stride;
+    fetch<width, false>(other.ahead, other.ahead_of_tile);
+    other.ahead = other.ahead.from(other.ahead_of_tile, 0);
+    add_tile<Bytes, register_rows, Vectors, Adjacent>(to, from, other.used, inner, count);
+    to = to.from(register_rows, 0);
     from.data += from.tile;
   }
-  if ((rows & 4) != 0) {
-    add_tile<Bytes, 4, Vectors, Adjacent>(
-      to, to_stride, from, other.data, other.stride, inner, count);
-    to += 4 * to_stride;
-    from.data += 4 * from.row;
-  }
-  if ((rows & 2) != 0) {
-    add_tile<Bytes, 2, Vectors, Adjacent>(
-      to, to_stride, from, other.data, other.stride, inner, count);
-    to += 2 * to_stride;
-    from.data += 2 * from.row;
-  }
-  if ((rows & 1) != 0) {
-    add_tile<Bytes, 1, Vectors, Adjacent>(
-      to, to_stride, from, other.data, other.stride, inner, count);
-  }
+  add_rest<Bytes, 4, Vectors, Adjacent>(to, from, other.used, rows, inner, count);
+  add_rest<Bytes, 2, Vectors, Adjacent>(to, from, other.used, rows, inner, count);
+  add_rest<Bytes, 1, Vectors, Adjacent>(to, from, other.used, rows, inner, count);
 }
 
 //! The same for factors of either kind.
 template <int Bytes, int Vectors, class Number>
-[[gnu::always_inline]] inline void add_tiles(Number* to,
-                                             std::int64_t to_stride,
+[[gnu::always_inline]] inline void add_tiles(strided_rows<Number> to,
                                              factor_view<Number> const& from,
                                              panel_view<Number> const& other,
                                              std::int64_t rows,
                                              std::int64_t inner,
                                              std::int64_t count) {
   if (from.row == 1) {
-    add_tiles<Bytes, Vectors, true>(to, to_stride, from, other, rows, inner, count);
+    add_tiles<Bytes, Vectors, true>(to, from, other, rows, inner, count);
   } else {
-    add_tiles<Bytes, Vectors, false>(to, to_stride, from, other, rows, inner, count);
+    add_tiles<Bytes, Vectors, false>(to, from, other, rows, inner, count);
   }
 }
 
@@ -342,16 +346,16 @@ pack_factors(factor_view<Number> from, std::int64_t rows, std::int64_t terms, Nu
 
 //! Copies `count` columns of some rows, and zeros after them, to rows of Width numbers.
 template <std::int64_t Width, class Number>
-[[gnu::always_inline]] inline void pack_columns(
-  Number const* from, std::int64_t stride, std::int64_t rows, std::int64_t count, Number* to) {
-  for (std::int64_t i = 0; i < rows; ++i, from += stride, to += Width) {
+[[gnu::always_inline]] inline void
+pack_columns(strided_rows<Number const> from, std::int64_t rows, std::int64_t count, Number* to) {
+  for (std::int64_t i = 0; i < rows; ++i, from.data += from.stride, to += Width) {
     if (count == Width) {
       for (std::int64_t n = 0; n < Width; ++n) {
-        to[n] = from[n];
+        to[n] = from.data[n];
       }
     } else {
       for (std::int64_t n = 0; n < Width; ++n) {
-        to[n] = n < count ? from[n] : Number{0};
+        to[n] = n < count ? from.data[n] : Number{0};
       }
     }
   }
@@ -375,41 +379,38 @@ struct product_cut {
 
 //! A block of the product whose factors stay in the second cache: all columns.
 template <int Bytes, class Number>
-[[gnu::always_inline]] inline void add_block(Number* to,
-                                             std::int64_t to_stride,
+[[gnu::always_inline]] inline void add_block(strided_rows<Number> to,
                                              factor_view<Number> const& from,
-                                             Number const* other,
-                                             std::int64_t other_stride,
+                                             strided_rows<Number const> other,
                                              std::int64_t rows,
                                              std::int64_t inner,
                                              std::int64_t columns) {
   using cut = product_cut<Bytes, Number>;
   alignas(64) Number panel[cut::depth * cut::width];
-  bool const apart = other_stride > 128 || other_stride < -128;
+  bool const apart = other.stride > 128 || other.stride < -128;
   for (std::int64_t n = 0; n < columns; n += cut::width) {
     auto const count = std::min(columns - n, cut::width);
     for (std::int64_t i = 0; i < inner; i += cut::depth) {
       auto const terms = std::min(inner - i, cut::depth);
-      panel_view<Number> used{other + i * other_stride + n, other_stride, other, other_stride, 0};
+      panel_view<Number> with{other.from(i, n), other, 0};
       bool const goes_on = i + cut::depth < inner;
       if (i + 2 * cut::depth <= inner || (!goes_on && n + 2 * cut::width <= columns)) {
         auto const next = goes_on ? i + cut::depth : 0;
-        used.ahead += next * other_stride + (goes_on ? n : n + cut::width);
-        used.ahead_of_tile = std::min(inner - next, cut::depth) * register_rows / rows;
+        with.ahead = other.from(next, goes_on ? n : n + cut::width);
+        with.ahead_of_tile = std::min(inner - next, cut::depth) * register_rows / rows;
       }
       if (count % cut::lanes != 0 || count == 3 * cut::lanes ||
           (rows > 2 * register_rows && apart)) {
-        pack_columns<cut::width>(used.data, used.stride, terms, count, panel);
-        used.data = panel;
-        used.stride = cut::width;
+        pack_columns<cut::width>(with.used, terms, count, panel);
+        with.used = {panel, cut::width};
       }
       factor_view<Number> const factors{from.data + i * from.term, from.row, from.term, from.tile};
       if (count <= cut::lanes) {
-        add_tiles<Bytes, 1>(to + n, to_stride, factors, used, rows, terms, count);
+        add_tiles<Bytes, 1>(to.from(0, n), factors, with, rows, terms, count);
       } else if (cut::vectors == 2 || count <= 2 * cut::lanes) {
-        add_tiles<Bytes, 2>(to + n, to_stride, factors, used, rows, terms, count);
+        add_tiles<Bytes, 2>(to.from(0, n), factors, with, rows, terms, count);
       } else {
-        add_tiles<Bytes, cut::vectors>(to + n, to_stride, factors, used, rows, terms, count);
+        add_tiles<Bytes, cut::vectors>(to.from(0, n), factors, with, rows, terms, count);
       }
     }
   }
@@ -417,11 +418,9 @@ template <int Bytes, class Number>
 
 //! The product for one width of registers.
 template <int Bytes, class Number>
-[[gnu::always_inline]] inline void add_product_in(Number* to,
-                                                  std::int64_t to_stride,
+[[gnu::always_inline]] inline void add_product_in(strided_rows<Number> to,
                                                   factor_view<Number> from,
-                                                  Number const* other,
-                                                  std::int64_t other_stride,
+                                                  strided_rows<Number const> other,
                                                   std::int64_t rows,
                                                   std::int64_t inner,
                                                   std::int64_t columns) {
@@ -443,14 +442,7 @@ template <int Bytes, class Number>
         pack_factors(factors, some, terms, packed);
         factors = {packed, 1, packed_rows, terms * packed_rows};
       }
-      add_block<Bytes>(to + r * to_stride,
-                       to_stride,
-                       factors,
-                       other + i * other_stride,
-                       other_stride,
-                       some,
-                       terms,
-                       columns);
+      add_block<Bytes>(to.from(r, 0), factors, other.from(i, 0), some, terms, columns);
     }
   }
 }
@@ -460,32 +452,20 @@ template <int Bytes, class Number>
 //! @brief to [rows, columns] += from [rows, inner] other [inner, columns], one term after the other
 //! for each number, so that any cut of rows, columns or terms gives the same bits.
 //!
-//! The factor of row r and term i is from[r * from_row + i * from_term]; other strides are from row
-//! to row. Strides may be negative.
-//!
+//! @param to    its first number, and numbers from row to row; `other` likewise
+//! @param from  its first factor, and factors from row to row and from term to term. Strides may be
+//! negative
 //! @complexity O(rows * inner * columns) time, no allocation, up to 208 KiB of the stack
 template <class Number>
 void add_product(vector_version version,
-                 Number* to,
-                 std::int64_t to_stride,
-                 Number const* from,
-                 std::int64_t from_row,
-                 std::int64_t from_term,
-                 Number const* other,
-                 std::int64_t other_stride,
+                 detail::strided_rows<Number> to,
+                 detail::factor_view<Number> from,
+                 detail::strided_rows<Number const> other,
                  std::int64_t rows,
                  std::int64_t inner,
                  std::int64_t columns) {
-  version.run([=](auto bytes) {
-    detail::add_product_in<bytes()>(to,
-                                    to_stride,
-                                    detail::factor_view<Number>{from, from_row, from_term, 0},
-                                    other,
-                                    other_stride,
-                                    rows,
-                                    inner,
-                                    columns);
-  });
+  version.run(
+    [=](auto bytes) { detail::add_product_in<bytes()>(to, from, other, rows, inner, columns); });
 }
 
 } // namespace pipelining::inline v0_3::attention
