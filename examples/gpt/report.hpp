@@ -21,12 +21,10 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "host/pipeline.hpp"
@@ -228,15 +226,6 @@ inline void print_device_rows(char const* corner,
       std::printf("%9.*f", decimals, static_cast<double>(number) / unit);
   }
   std::printf("\n");
-}
-
-//! A row of what `number_of` gives of each device.
-template <class All, class Number>
-[[nodiscard]] device_row device_row_of(std::string name, All const& all, Number number_of) {
-  device_row row{std::move(name), {}};
-  for (auto const& one : all)
-    row.numbers.push_back(std::invoke(number_of, one));
-  return row;
 }
 
 //! Bytes of slots, planned next to measured. @param what lies in them
@@ -468,13 +457,13 @@ struct shown_run {
   text_to_learn const& text;
   training const& run;
   pp::timetable_view plan;
-  pp::timetable_caption const& about;
 };
 
 inline void write_pictures(shown_run const& of) {
-  auto const& [o, text, run, plan, about] = of;
+  auto const& [o, text, run, plan] = of;
+  auto const name = name_of(o);
   std::string picture;
-  pp::write_svg(picture, plan, about);
+  pp::write_svg(picture, plan, {name, unit_costs, {}});
   write_file(o.output + "/timetable.svg", picture);
   write_file(o.output + "/loss.svg",
              loss_plot(run.losses, unigram_entropy(text.bytes), title_of(o)));
@@ -483,8 +472,9 @@ inline void write_pictures(shown_run const& of) {
 //! Plan, losses, and when the passes of the last step ran: of systems without costs of stages.
 inline void write_run(shown_run const& of, pp::timetable_view ran) {
   write_pictures(of);
+  auto const name = name_of(of.o);
   std::string trace;
-  pp::write_trace(trace, ran, of.about, {}, {.planned_unit = 1e6, .memory = true});
+  pp::write_trace(trace, ran, {name, unit_costs, {}}, {}, {.planned_unit = 1e6, .memory = true});
   write_file(of.o.output + "/trace.json", trace);
   std::printf("\nwrote into %s: timetable.svg, loss.svg and trace.json (for ui.perfetto.dev), with "
               "the times that were measured\n",
@@ -500,8 +490,9 @@ inline void report_plain(text_to_learn const& text, training const& run) {
 
 inline void
 write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table const& cost) {
-  auto const& [o, text, run, plan, about] = of;
+  auto const& [o, text, run, plan] = of;
   write_pictures(of);
+  auto const name = name_of(o);
   if (!o.costs.empty())
     write_cost_file(o, run);
   pp::timetable_view const last = run.traces.back();
@@ -514,11 +505,13 @@ write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table co
   };
   add_rows(0, devices);
   std::string trace;
-  pp::write_trace(
-    trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
+  pp::write_trace(trace,
+                  own_cores,
+                  {name, unit_costs, {}},
+                  measured,
+                  {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
   auto const milliseconds = in_unit(cost, plan.over.extents, 1e3);
-  auto const name = name_of(o);
   pp::timetable_caption const in_milliseconds{
     name, mean_of(milliseconds, plan.over.extents), {}, {}};
   auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);

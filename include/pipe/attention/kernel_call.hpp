@@ -85,32 +85,13 @@ inline void check_kernel_sizes(parameters const& p, int dims) {
   }
 }
 
-//! Checks a forward call for a kernel of head dims Dim.
+//! Checks a call for kernels of head dims Dim.
 //! @throws std::invalid_argument with one sentence, as check
-template <int Dim, class Element>
-void check_for_kernels(parameters const& p, forward_tensors<Element, float> const& t) {
+template <int Dim, class Tensors>
+void check_for_kernels(parameters const& p, Tensors const& t) {
   check(p, t);
   check_kernel_sizes(p, Dim);
-  check_pieces("query", t.query);
-  check_pieces("key", t.key);
-  check_pieces("value", t.value);
-  check_pieces("output", t.output);
-}
-
-//! Checks a backward call for kernels of head dims Dim.
-//! @throws std::invalid_argument with one sentence, as check
-template <int Dim, class Element>
-void check_for_kernels(parameters const& p, backward_tensors<Element, float, float> const& t) {
-  check(p, t);
-  check_kernel_sizes(p, Dim);
-  check_pieces("query", t.query);
-  check_pieces("key", t.key);
-  check_pieces("value", t.value);
-  check_pieces("output", t.output);
-  check_pieces("output gradient", t.output_gradient);
-  check_pieces("query gradient", t.query_gradient);
-  check_pieces("key gradient", t.key_gradient);
-  check_pieces("value gradient", t.value_gradient);
+  each_tensor(p, t, [](char const* name, auto const& view, auto...) { check_pieces(name, view); });
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

@@ -55,27 +55,19 @@ struct gpu_facts {
   }
 };
 
-//! A tensor as the copy engine knows it, and whether its elements are bf16: what a map depends on.
-struct encoded_as {
-  tiled_tensor tensor;
-  bool is_bf16;
-  [[nodiscard]] friend bool operator==(encoded_as const&, encoded_as const&) = default;
-
-  //! FNV-1a over the words that differ from call to call.
-  struct hash {
-    [[nodiscard]] std::size_t operator()(encoded_as const& of) const {
-      auto const& t = of.tensor;
-      std::uint64_t sum = 14695981039346656037U;
-      for (std::uint64_t const word : {std::uint64_t{reinterpret_cast<std::uintptr_t>(t.base)},
-                                       t.size[1],
-                                       t.stride[0],
-                                       t.stride[2],
-                                       std::uint64_t{t.box[1]}}) {
-        sum = (sum ^ word) * 1099511628211U;
-      }
-      return sum ^ sum >> 32;
+//! FNV-1a over the words of a tensor that differ from call to call.
+struct tensor_hash {
+  [[nodiscard]] std::size_t operator()(tiled_tensor const& of) const {
+    std::uint64_t sum = 14695981039346656037U;
+    for (std::uint64_t const word : {std::uint64_t{reinterpret_cast<std::uintptr_t>(of.base)},
+                                     std::uint64_t{of.size[1]},
+                                     std::uint64_t{of.stride[0]},
+                                     std::uint64_t{of.stride[2]},
+                                     std::uint64_t{of.box[1]}}) {
+      sum = (sum ^ word) * 1099511628211U;
     }
-  };
+    return sum ^ sum >> 32;
+  }
 };
 
 } // namespace detail
@@ -118,18 +110,15 @@ public:
 
   //! Encodes a tensor for the copy engine, or finds how it was encoded.
   //! @throws as encode_tensor
-  template <class Element>
   [[nodiscard]] CUtensorMap encode(char const* name, detail::tiled_tensor const& tensor) {
-    constexpr bool is_bf16 = std::is_same_v<std::remove_const_t<Element>, __nv_bfloat16>;
-    detail::encoded_as const key{tensor, is_bf16};
-    if (auto const known = maps_.find(key); known != maps_.end()) {
+    if (auto const known = maps_.find(tensor); known != maps_.end()) {
       return known->second;
     }
-    auto const map = detail::encode_tensor<Element>(name, tensor);
+    auto const map = detail::encode_tensor(name, tensor);
     if (maps_.size() == most_maps) {
       maps_.clear();
     }
-    maps_.emplace(key, map);
+    maps_.emplace(tensor, map);
     return map;
   }
 
@@ -141,7 +130,7 @@ private:
   std::optional<detail::gpu_facts> gpu_{};
   std::vector<fact> facts_{};          // of kernels
   std::vector<void const*> allowed_{}; // kernels that have their shared memory
-  std::unordered_map<detail::encoded_as, CUtensorMap, detail::encoded_as::hash> maps_{};
+  std::unordered_map<detail::tiled_tensor, CUtensorMap, detail::tensor_hash> maps_{};
 };
 
 namespace detail {
@@ -157,31 +146,37 @@ CUtensorMap map_of(launch_memory& memory,
   if (view.length == 0) {
     view.data = static_cast<Element*>(const_cast<void*>(some_address));
   }
-  return memory.encode<Element>(name,
-                                describe_tensor(name, view, static_cast<std::uint32_t>(rows)));
+  return memory.encode(name, describe_tensor(view, static_cast<std::uint32_t>(rows)));
 }
 
-//! Launches a kernel that may use as much shared memory as it needs.
-template <class Call, class... More>
-void launch(launch_memory& memory,
-            void (*kernel)(Call, More...),
-            Call call,
-            dim3 blocks,
-            int threads,
-            int shared_bytes,
-            cudaStream_t stream,
-            More... more) {
-  auto const* const function = reinterpret_cast<void const*>(kernel);
-  memory.allow_shared_memory(function, shared_bytes);
-  void* arguments[] = {&call, &more...};
-  cuda::check(cudaLaunchKernel(function,
-                               blocks,
-                               dim3(static_cast<unsigned>(threads)),
-                               arguments,
-                               static_cast<std::size_t>(shared_bytes),
-                               stream),
-              "cudaLaunchKernel");
-}
+//! Blocks of a launch, their threads, and bytes of shared memory of each.
+struct launch_size {
+  std::int64_t blocks;
+  int threads;
+  int shared_bytes = 0;
+};
+
+//! Launches kernels in the order of a stream.
+struct launcher {
+  launch_memory& memory;
+  cudaStream_t stream;
+
+  template <class... Argument>
+  void operator()(launch_size const& size,
+                  void (*kernel)(Argument...),
+                  std::type_identity_t<Argument>... argument) const {
+    auto const* const function = reinterpret_cast<void const*>(kernel);
+    memory.allow_shared_memory(function, size.shared_bytes);
+    void* arguments[] = {&argument...};
+    cuda::check(cudaLaunchKernel(function,
+                                 dim3(static_cast<unsigned>(size.blocks)),
+                                 dim3(static_cast<unsigned>(size.threads)),
+                                 arguments,
+                                 static_cast<std::size_t>(size.shared_bytes),
+                                 stream),
+                "cudaLaunchKernel");
+  }
+};
 
 } // namespace detail
 

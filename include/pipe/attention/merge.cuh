@@ -118,13 +118,10 @@ void merge_on_device(tensor_view<Element> output,
   constexpr int rows_of_block = detail::merge_state_threads / detail::lanes_of_row(dim);
   if (rows != 0) {
     launch_memory once;
-    detail::launch(once,
-                   detail::merge_kernel<Built, dim, Element>,
-                   detail::merge_call<Element>{output, lse, other_output, other_lse},
-                   {static_cast<unsigned>((rows + rows_of_block - 1) / rows_of_block)},
-                   detail::merge_state_threads,
-                   0,
-                   stream);
+    detail::launcher const launch{once, stream};
+    launch({(rows + rows_of_block - 1) / rows_of_block, detail::merge_state_threads},
+           detail::merge_kernel<Built, dim, Element>,
+           {output, lse, other_output, other_lse});
   }
 }
 

@@ -70,17 +70,21 @@ inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
   }
 }
 
-//! The kernels for dense tensors on the current GPU.
+//! The kernels for a call on the current GPU.
 //! @param code gives what the program has of those for Hopper; asked where the GPU is one
-//! @param portable as gpu_scratch::portable
+//! @param portable  as gpu_scratch::portable
+//! @param can_copy  see are_strides_of_copies
 template <class Code>
-kernel_choice choose(launch_memory& memory, Code const& code, bool portable = false) {
+kernel_choice
+choose(launch_memory& memory, Code const& code, bool portable = false, bool can_copy = true) {
   check_gpu(memory.gpu());
   if (portable || !memory.gpu().is_hopper()) {
     return {kernel_family::portable, portable ? choice_reason::asked : choice_reason::other_gpu};
   }
   switch (code(memory)) {
-  case hopper_code::there: return {kernel_family::hopper, choice_reason::all_there};
+  case hopper_code::there:
+    return can_copy ? kernel_choice{kernel_family::hopper, choice_reason::all_there}
+                    : kernel_choice{kernel_family::portable, choice_reason::strides};
   case hopper_code::few_registers: return {kernel_family::portable, choice_reason::few_registers};
   case hopper_code::unclear: return {kernel_family::portable, choice_reason::unclear};
   case hopper_code::none: break;
@@ -137,9 +141,7 @@ forward_scratch(parameters const& p, std::int32_t held = 0, bool portable = fals
   auto const choice =
     detail::choose(once, detail::forward_code<Dim, Element, Mask, Score, Built>, portable);
   auto const count =
-    choice.family == kernel_family::portable
-      ? detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(once, p, held)
-      : detail::key_splits_on_hopper<Dim, Score>(once, p, held);
+    detail::best_key_splits<Dim, Element, Mask, Score, Built>(once, choice.family, p, held);
   return count == 1 ? 0 : detail::key_splits::scratch(p, count);
 }
 
@@ -191,24 +193,27 @@ kernel_choice forward_on_gpu(parameters const& p,
   detail::check_scratch(scratch, 0);
   launch_memory once;
   auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
-  auto choice = detail::choose(
-    memory, detail::forward_code<Dim, Element, Mask, Score, Built>, scratch.portable);
-  if (choice.family == kernel_family::hopper &&
-      !detail::are_strides_of_copies(t.query, t.key, t.value, t.output)) {
-    choice = {kernel_family::portable, choice_reason::strides};
-  }
-  if (choice.family == kernel_family::hopper) {
-    auto const splits = detail::splits_in(
-      scratch, p, detail::key_splits_on_hopper<Dim, Score>(memory, p, scratch.held));
-    detail::start_on_hopper<Dim, Built>(p, t, m, f, stream, splits, scratch.taken, memory);
+  auto const choice =
+    detail::choose(memory,
+                   detail::forward_code<Dim, Element, Mask, Score, Built>,
+                   scratch.portable,
+                   detail::are_strides_of_copies(t.query, t.key, t.value, t.output));
+  if (p.batch * p.query_length == 0) {
     return choice;
   }
-  auto const best =
-    detail::count_of(scratch) < detail::key_splits::scratch(p, 2)
-      ? 1
-      : detail::key_splits_on_device<Dim, Element, Mask, Score, Built>(memory, p, scratch.held);
-  detail::start_on_device<Dim, Built>(
-    p, t, m, f, stream, detail::splits_in(scratch, p, best), memory);
+  auto const best = detail::count_of(scratch) < detail::key_splits::scratch(p, 2)
+                      ? 1
+                      : detail::best_key_splits<Dim, Element, Mask, Score, Built>(
+                          memory, choice.family, p, scratch.held);
+  auto const splits = detail::splits_in(scratch, p, best);
+  detail::launcher const launch{memory, stream};
+  detail::forward_call<Element, Mask, Score> const call{
+    p, t, m, f, static_cast<float>(p.effective_scale())};
+  if (choice.family == kernel_family::hopper) {
+    detail::start_on_hopper<Dim, Built>(launch, call, splits, scratch.taken);
+  } else {
+    detail::start_on_device<Dim, Built>(launch, call, splits);
+  }
   return choice;
 }
 
@@ -254,24 +259,27 @@ kernel_choice backward_on_gpu(parameters const& p,
   check(p, t);
   launch_memory once;
   auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
-  auto choice = detail::choose(
-    memory, detail::backward_code<Dim, Element, Mask, Score, Built, Order>, scratch.portable);
+  auto const choice =
+    detail::choose(memory,
+                   detail::backward_code<Dim, Element, Mask, Score, Built, Order>,
+                   scratch.portable,
+                   detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient));
   detail::check_scratch(scratch, backward_scratch(p));
-  auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
-  auto const sums = [&](kernel_family family) {
-    return detail::query_sums::in(scratch.data + detail::floats_of_means(p), p, family);
-  };
   detail::check_for_kernels<Dim>(p, t);
-  if (choice.family == kernel_family::hopper &&
-      !detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient)) {
-    choice = {kernel_family::portable, choice_reason::strides};
-  }
-  if (choice.family == kernel_family::hopper) {
-    detail::start_on_hopper<Dim, Built, Order>(
-      p, t, mean, sums(choice.family), m, f, stream, memory);
+  if (p.batch * p.query_length == 0) {
     return choice;
   }
-  detail::start_on_device<Dim, Built, Order>(p, t, mean, sums(choice.family), m, f, stream, memory);
+  auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
+  auto const sums =
+    detail::query_sums::in(scratch.data + detail::floats_of_means(p), p, choice.family);
+  detail::launcher const launch{memory, stream};
+  detail::backward_call<Element, Mask, Score> const call{
+    p, t, mean, m, f, static_cast<float>(p.effective_scale())};
+  if (choice.family == kernel_family::hopper) {
+    detail::start_on_hopper<Dim, Built, Order>(launch, call, sums);
+  } else {
+    detail::start_on_device<Dim, Built, Order>(launch, call, sums);
+  }
   return choice;
 }
 

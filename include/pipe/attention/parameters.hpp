@@ -238,38 +238,35 @@ inline void check_parameters(parameters const& p) {
   }
 }
 
-} // namespace detail
-
-//! @brief Checks a forward call as a whole.
-//! @throws std::invalid_argument with one sentence that names the tensor or size at fault
-template <class Element, class Statistic>
-void check(parameters const& p, forward_tensors<Element, Statistic> const& t) {
-  detail::check_parameters(p);
-  detail::check_tensor("query", t.query, p.batch, p.query_length, p.heads, p.head_dim);
-  detail::check_tensor("key", t.key, p.batch, p.key_length, p.key_heads, p.head_dim);
-  detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.dim_of_values());
-  detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.dim_of_values());
-  detail::check_rows("log-sum-exp", t.log_sum_exp, p);
+//! Calls visit(name, view, length, heads, dim) for the tensors of a forward or backward call, with
+//! the sizes that the parameters ask for.
+template <class Tensors, class Visit>
+void each_tensor(parameters const& p, Tensors const& t, Visit const& visit) {
+  auto const dim_of_values = p.dim_of_values();
+  visit("query", t.query, p.query_length, p.heads, p.head_dim);
+  visit("key", t.key, p.key_length, p.key_heads, p.head_dim);
+  visit("value", t.value, p.key_length, p.key_heads, dim_of_values);
+  visit("output", t.output, p.query_length, p.heads, dim_of_values);
+  if constexpr (requires { t.output_gradient; }) {
+    visit("output gradient", t.output_gradient, p.query_length, p.heads, dim_of_values);
+    visit("query gradient", t.query_gradient, p.query_length, p.heads, p.head_dim);
+    visit("key gradient", t.key_gradient, p.key_length, p.key_heads, p.head_dim);
+    visit("value gradient", t.value_gradient, p.key_length, p.key_heads, dim_of_values);
+  }
 }
 
-//! @brief Checks a backward call as a whole.
+} // namespace detail
+
+//! @brief Checks a call as a whole.
+//! @param t forward_tensors or backward_tensors
 //! @throws std::invalid_argument with one sentence that names the tensor or size at fault
-template <class Element, class Statistic, class Carry>
-void check(parameters const& p, backward_tensors<Element, Statistic, Carry> const& t) {
+template <class Tensors>
+void check(parameters const& p, Tensors const& t) {
   detail::check_parameters(p);
-  detail::check_tensor("query", t.query, p.batch, p.query_length, p.heads, p.head_dim);
-  detail::check_tensor("key", t.key, p.batch, p.key_length, p.key_heads, p.head_dim);
-  detail::check_tensor("value", t.value, p.batch, p.key_length, p.key_heads, p.dim_of_values());
-  detail::check_tensor("output", t.output, p.batch, p.query_length, p.heads, p.dim_of_values());
+  detail::each_tensor(p, t, [&](char const* name, auto const& view, auto... sizes) {
+    detail::check_tensor(name, view, p.batch, sizes...);
+  });
   detail::check_rows("log-sum-exp", t.log_sum_exp, p);
-  detail::check_tensor(
-    "output gradient", t.output_gradient, p.batch, p.query_length, p.heads, p.dim_of_values());
-  detail::check_tensor(
-    "query gradient", t.query_gradient, p.batch, p.query_length, p.heads, p.head_dim);
-  detail::check_tensor(
-    "key gradient", t.key_gradient, p.batch, p.key_length, p.key_heads, p.head_dim);
-  detail::check_tensor(
-    "value gradient", t.value_gradient, p.batch, p.key_length, p.key_heads, p.dim_of_values());
 }
 
 } // namespace pipelining::inline v0_3::attention

@@ -39,9 +39,10 @@ struct sink_sums {
 inline constexpr int sink_start_threads = 128;
 inline constexpr int sink_sum_threads = 256;
 
-//! The work of one block: a thread writes 16 bytes of O, the first of a row its log-sum-exp.
-template <class Element>
-__device__ inline void start_at_sinks_block(sink_start<Element> const& c) {
+//! A thread writes 16 bytes of O, the first of a row its log-sum-exp.
+template <class Built, class Element>
+PIPELINING_KERNEL void __launch_bounds__(sink_start_threads)
+  start_at_sinks_kernel(sink_start<Element> const __grid_constant__ c) {
   auto const pieces = c.output.dim / 8;
   auto const n = std::int64_t{blockIdx.x} * sink_start_threads + threadIdx.x;
   auto const row = n / pieces;
@@ -57,8 +58,10 @@ __device__ inline void start_at_sinks_block(sink_start<Element> const& c) {
   }
 }
 
-//! The work of one block, for one head: sums are added up in one order.
-__device__ inline void add_sink_gradient_block(sink_sums const& c) {
+//! A block for each head: sums are added up in one order.
+template <class Built>
+PIPELINING_KERNEL void __launch_bounds__(sink_sum_threads)
+  add_sink_gradient_kernel(sink_sums const __grid_constant__ c) {
   auto const head = static_cast<std::int64_t>(blockIdx.x);
   float const sink = c.sinks[head];
   float sum = 0;
@@ -79,18 +82,6 @@ __device__ inline void add_sink_gradient_block(sink_sums const& c) {
   if (threadIdx.x == 0) {
     c.gradient[head] -= sums[0];
   }
-}
-
-template <class Built, class Element>
-PIPELINING_KERNEL void __launch_bounds__(sink_start_threads)
-  start_at_sinks_kernel(sink_start<Element> const __grid_constant__ call) {
-  start_at_sinks_block(call);
-}
-
-template <class Built>
-PIPELINING_KERNEL void __launch_bounds__(sink_sum_threads)
-  add_sink_gradient_kernel(sink_sums const __grid_constant__ call) {
-  add_sink_gradient_block(call);
 }
 
 } // namespace detail
@@ -120,15 +111,12 @@ void start_at_sinks_on_device(tensor_view<Element> output,
   detail::check_kernel_sizes(p, static_cast<int>(output.dim / 8 * 8));
   auto const pieces = p.batch * p.query_length * p.heads * (output.dim / 8);
   if (pieces != 0) {
+    constexpr int threads = detail::sink_start_threads;
     launch_memory once;
-    detail::launch(once,
-                   detail::start_at_sinks_kernel<Built, Element>,
-                   detail::sink_start<Element>{output, lse, sinks},
-                   {static_cast<unsigned>((pieces + detail::sink_start_threads - 1) /
-                                          detail::sink_start_threads)},
-                   detail::sink_start_threads,
-                   0,
-                   stream);
+    detail::launcher const launch{once, stream};
+    launch({(pieces + threads - 1) / threads, threads},
+           detail::start_at_sinks_kernel<Built, Element>,
+           {output, lse, sinks});
   }
 }
 
@@ -152,13 +140,10 @@ void add_sink_gradient_on_device(row_view<float const> lse,
   parameters const p{.batch = lse.batch, .query_length = lse.length, .heads = lse.heads};
   detail::check_rows("scratch with dO . O", mean, p);
   launch_memory once;
-  detail::launch(once,
-                 detail::add_sink_gradient_kernel<Built>,
-                 detail::sink_sums{lse, mean, sinks, gradient},
-                 {static_cast<unsigned>(p.heads)},
-                 detail::sink_sum_threads,
-                 0,
-                 stream);
+  detail::launcher const launch{once, stream};
+  launch({p.heads, detail::sink_sum_threads},
+         detail::add_sink_gradient_kernel<Built>,
+         {lse, mean, sinks, gradient});
 }
 
 } // namespace pipelining::inline v0_3::attention

@@ -35,7 +35,8 @@ PIPELINING_KERNEL void __launch_bounds__(finishing_threads<Family, Dim>)
   finish_sums_block<Family, Dim, Element>(call, sums);
 }
 
-//! @param start launches the kernel with so many blocks, unless there is no key
+//! Launches the kernels before and after another one, of a call that has queries.
+//! @param start launches that one with so many blocks, unless there is no key
 //! @param keys  of a tile
 template <class Built,
           kernel_family Family,
@@ -44,40 +45,22 @@ template <class Built,
           mask Mask,
           score Score,
           class Start>
-void launch_backward(launch_memory& memory,
+void launch_backward(launcher const& launch,
                      backward_call<Element, Mask, Score> const& call,
                      query_sums const& sums,
                      int keys,
-                     cudaStream_t stream,
                      Start const& start) {
-  auto const& p = call.p;
-  auto const steps = static_cast<unsigned>(p.batch * p.heads * sums.steps);
-  auto const blocks = static_cast<unsigned>(sums.blocks(p, keys, Family));
-  if (steps == 0) {
-    return;
-  }
-  launch(memory,
-         start_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
-         call,
-         {steps},
-         start_sums_threads,
-         0,
-         stream,
-         sums);
-  if (blocks != 0) {
+  auto const steps = call.p.batch * call.p.heads * sums.steps;
+  auto const prepare = start_sums_kernel<Built, Family, Dim, Element, Mask, Score>;
+  launch({steps, start_sums_threads}, prepare, call, sums);
+  if (auto const blocks = sums.blocks(call.p, keys, Family); blocks != 0) {
     start(blocks);
   }
-  if (sums.is_rounded) {
-    return;
+  if (!sums.is_rounded) {
+    auto const finish = finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>;
+    auto const blocks = finishing_blocks<Family, Dim> * steps;
+    launch({blocks, finishing_threads<Family, Dim>}, finish, call, sums);
   }
-  launch(memory,
-         finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>,
-         call,
-         {finishing_blocks<Family, Dim> * steps},
-         finishing_threads<Family, Dim>,
-         0,
-         stream,
-         sums);
 }
 
 template <class Built, int Dim, query_order Order, class Element, mask Mask, score Score>
@@ -88,29 +71,16 @@ PIPELINING_KERNEL void __launch_bounds__(backward_shape<Dim, Score>::threads)
   run_backward_block<Dim, Order>(call, sums, attention_memory);
 }
 
-//! Backward with the portable kernels, of a call that is checked.
+//! Backward with the portable kernels, of a call that is checked and has queries.
 template <int Dim, class Built, query_order Order, class Element, mask Mask, score Score>
-void start_on_device(parameters const& p,
-                     backward_tensors<Element, float, float> const& t,
-                     row_view<float> mean,
-                     query_sums const& sums,
-                     Mask const& m,
-                     Score const& f,
-                     cudaStream_t stream,
-                     launch_memory& memory) {
+void start_on_device(launcher const& launch,
+                     backward_call<Element, Mask, Score> const& call,
+                     query_sums const& sums) {
   using shape = backward_shape<Dim, Score>;
-  backward_call<Element, Mask, Score> const call{
-    p, t, mean, m, f, static_cast<float>(p.effective_scale())};
   launch_backward<Built, kernel_family::portable, Dim>(
-    memory, call, sums, shape::keys, stream, [&](unsigned blocks) {
-      launch(memory,
-             backward_mma_kernel<Built, Dim, Order, Element, Mask, Score>,
-             call,
-             {blocks},
-             shape::threads,
-             shape::shared_bytes,
-             stream,
-             sums);
+    launch, call, sums, shape::keys, [&](std::int64_t blocks) {
+      auto const kernel = backward_mma_kernel<Built, Dim, Order, Element, Mask, Score>;
+      launch({blocks, shape::threads, shape::shared_bytes}, kernel, call, sums);
     });
 }
 
@@ -138,25 +108,19 @@ hopper_code backward_code(launch_memory& memory) {
 }
 
 //! Backward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
+//! The call is checked and has queries.
 template <int Dim, class Built, query_order Order, class Element, mask Mask, score Score>
-void start_on_hopper(parameters const& p,
-                     backward_tensors<Element, float, float> const& t,
-                     row_view<float> mean,
-                     query_sums sums,
-                     Mask const& m,
-                     Score const& f,
-                     cudaStream_t stream,
-                     launch_memory& memory) {
+void start_on_hopper(launcher const& launch,
+                     backward_call<Element, Mask, Score> const& call,
+                     query_sums sums) {
   using shape = hopper_backward_shape<Dim>;
-  backward_call<Element, Mask, Score> const call{
-    p, t, mean, m, f, static_cast<float>(p.effective_scale())};
-  if (p.batch * p.heads * p.query_length == 0) {
-    return;
-  }
+  auto const& p = call.p;
+  auto const& t = call.t;
+  auto& memory = launch.memory;
   auto const multiprocessors = memory.gpu().multiprocessors;
   share_work(sums, p, Order, {shape::keys, shape::step}, multiprocessors, memory.gpu().l2_bytes);
   sums.starts_at_0 = !takes_turns<Order, Mask>;
-  sums.is_rounded = rounds_sums(p, m);
+  sums.is_rounded = rounds_sums(p, call.m);
   sums.pieces = static_cast<std::int32_t>(sums.blocks(p, shape::keys, kernel_family::hopper));
   void const* const some = t.query.data;
   // Before any launch, since they may refuse.
@@ -166,17 +130,10 @@ void start_on_hopper(parameters const& p,
     map_of(memory, "query", t.query, shape::step, some),
     map_of(memory, "output gradient", t.output_gradient, shape::step, some)};
   launch_backward<Built, kernel_family::hopper, Dim>(
-    memory, call, sums, shape::keys, stream, [&](unsigned pieces) {
+    launch, call, sums, shape::keys, [&](std::int64_t pieces) {
       auto const blocks = blocks_of_pieces(pieces, true, multiprocessors);
-      launch(memory,
-             backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>,
-             maps,
-             {static_cast<unsigned>(blocks)},
-             shape::threads,
-             shape::shared_bytes,
-             stream,
-             call,
-             sums);
+      auto const kernel = backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>;
+      launch({blocks, shape::threads, shape::shared_bytes}, kernel, maps, call, sums);
     });
 }
 

@@ -8,6 +8,7 @@
 #include <pipe/attention/hopper/forward.cuh>
 #include <pipe/attention/kernel/merge_splits.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/portable/forward_mma.cuh>
@@ -30,12 +31,19 @@ PIPELINING_KERNEL void __launch_bounds__(Shape::threads, Shape::blocks)
   run_forward_block<Shape>(call, splits, attention_memory);
 }
 
-//! Into how many parts a call of portable kernels on the current GPU is best cut, see
+//! Into how many parts a call of some kernels on the current GPU is best cut, see
 //! choose_key_splits.
 //! @param held multiprocessors that other kernels hold
 //! @throws cuda::error where the runtime cannot say
 template <int Dim, class Element, mask Mask, score Score, class Built>
-std::int32_t key_splits_on_device(launch_memory& memory, parameters const& p, std::int32_t held) {
+std::int32_t best_key_splits(launch_memory& memory,
+                             kernel_family family,
+                             parameters const& p,
+                             std::int32_t held) {
+  auto const multiprocessors = memory.gpu().multiprocessors;
+  if (family == kernel_family::hopper) {
+    return choose_key_splits<hopper_forward_shape<Dim, Score>>(p, multiprocessors, held);
+  }
   return with_forward_shape<Dim, Score>(memory.gpu().shared_bytes, [&]<class Shape> {
     auto const* const kernel = reinterpret_cast<void const*>(
       forward_mma_kernel<Built, Shape, Element, Mask, Score, key_splits>);
@@ -47,55 +55,37 @@ std::int32_t key_splits_on_device(launch_memory& memory, parameters const& p, st
                   "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
       return count;
     });
-    return choose_key_splits<Shape>(p, memory.gpu().multiprocessors, held, std::max(1, blocks));
+    return choose_key_splits<Shape>(p, multiprocessors, held, std::max(1, blocks));
   });
 }
 
 //! Starts a kernel of forward, for all keys at once or for parts of them and their merge.
 //! @param start starts it for the key_splits or no_key_splits that it is given
-template <int Dim, class Built, class Element, class Start>
-void start_in_parts(parameters const& p,
-                    forward_tensors<Element, float> const& t,
-                    cudaStream_t stream,
+template <int Dim, class Built, class Call, class Start>
+void start_in_parts(launcher const& launch,
+                    Call const& call,
                     key_splits const& splits,
-                    launch_memory& memory,
                     Start const& start) {
   if (splits.count == 1) {
     start(no_key_splits{});
   } else {
     start(splits);
-    launch_merge<Dim, Built>(memory, p, t, splits, stream);
+    launch_merge<Dim, Built>(launch, call.p, call.t, splits);
   }
 }
 
-//! Forward with the portable kernels, of a call that is checked.
+//! Forward with the portable kernels, of a call that is checked and has queries.
 template <int Dim, class Built, class Element, mask Mask, score Score>
-void start_on_device(parameters const& p,
-                     forward_tensors<Element, float> const& t,
-                     Mask const& m,
-                     Score const& f,
-                     cudaStream_t stream,
-                     key_splits const& splits,
-                     launch_memory& memory) {
-  auto const blocks = pieces_of<forward_shape<Dim, Score>>(p); // of all shapes
-  if (blocks == 0) {
-    return;
-  }
-  forward_call<Element, Mask, Score> const call{
-    p, t, m, f, static_cast<float>(p.effective_scale())};
-  auto const start = [&]<class Splits>(Splits const& of) {
-    with_forward_shape<Dim, Score>(memory.gpu().shared_bytes, [&]<class Shape> {
-      launch(memory,
-             forward_mma_kernel<Built, Shape, Element, Mask, Score, Splits>,
-             call,
-             {static_cast<unsigned>(blocks * of.count)},
-             Shape::threads,
-             Shape::shared_bytes,
-             stream,
-             of);
+void start_on_device(launcher const& launch,
+                     forward_call<Element, Mask, Score> const& call,
+                     key_splits const& splits) {
+  start_in_parts<Dim, Built>(launch, call, splits, [&]<class Splits>(Splits const& of) {
+    with_forward_shape<Dim, Score>(launch.memory.gpu().shared_bytes, [&]<class Shape> {
+      auto const kernel = forward_mma_kernel<Built, Shape, Element, Mask, Score, Splits>;
+      auto const blocks = pieces_of<Shape>(call.p) * of.count;
+      launch({blocks, Shape::threads, Shape::shared_bytes}, kernel, call, of);
     });
-  };
-  start_in_parts<Dim, Built>(p, t, stream, splits, memory, start);
+  });
 }
 
 template <class Built, int Dim, class Element, mask Mask, score Score, class Splits>
@@ -125,52 +115,29 @@ hopper_code forward_code(launch_memory& memory) {
     memory);
 }
 
-//! Into how many parts a call on the current GPU is best cut, see choose_key_splits.
-//! @throws cuda::error where the runtime cannot say
-template <int Dim, score Score>
-[[nodiscard]] std::int32_t
-key_splits_on_hopper(launch_memory& memory, parameters const& p, std::int32_t held) {
-  return choose_key_splits<hopper_forward_shape<Dim, Score>>(p, memory.gpu().multiprocessors, held);
-}
-
 //! Forward on a GPU that is known to be a Hopper, in a program that is known to have code for it.
+//! The call is checked and has queries.
 template <int Dim, class Built, class Element, mask Mask, score Score>
-void start_on_hopper(parameters const& p,
-                     forward_tensors<Element, float> const& t,
-                     Mask const& m,
-                     Score const& f,
-                     cudaStream_t stream,
+void start_on_hopper(launcher const& launch,
+                     forward_call<Element, Mask, Score> const& call,
                      key_splits const& splits,
-                     std::uint32_t* taken,
-                     launch_memory& memory) {
+                     std::uint32_t* taken) {
   using shape = hopper_forward_shape<Dim, Score>;
-  auto const work = pieces_of<shape>(p);
-  if (work == 0) {
-    return;
-  }
+  auto const& t = call.t;
   void const* const some = t.query.data;
+  auto& memory = launch.memory;
   hopper_forward_maps const maps{map_of(memory, "query", t.query, shape::rows, some),
                                  map_of(memory, "key", t.key, shape::keys, some),
                                  map_of(memory, "value", t.value, shape::keys, some),
                                  map_of(memory, "output", t.output, shape::rows, some)};
-  forward_call<Element, Mask, Score> const call{
-    p, t, m, f, static_cast<float>(p.effective_scale())};
   auto const multiprocessors = memory.gpu().multiprocessors;
-  piece_order const order{taken, heads_together(p, multiprocessors, memory.gpu().l2_bytes)};
-  auto const start = [&]<class Splits>(Splits const& of) {
-    auto const blocks = blocks_of_pieces(work * of.count, taken != nullptr, multiprocessors);
-    launch(memory,
-           forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>,
-           maps,
-           {static_cast<unsigned>(blocks)},
-           shape::threads,
-           shape::shared_bytes,
-           stream,
-           call,
-           of,
-           order);
-  };
-  start_in_parts<Dim, Built>(p, t, stream, splits, memory, start);
+  piece_order const order{taken, heads_together(call.p, multiprocessors, memory.gpu().l2_bytes)};
+  start_in_parts<Dim, Built>(launch, call, splits, [&]<class Splits>(Splits const& of) {
+    auto const pieces = pieces_of<shape>(call.p) * of.count;
+    auto const blocks = blocks_of_pieces(pieces, taken != nullptr, multiprocessors);
+    auto const kernel = forward_hopper_kernel<Built, Dim, Element, Mask, Score, Splits>;
+    launch({blocks, shape::threads, shape::shared_bytes}, kernel, maps, call, of, order);
+  });
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

@@ -40,6 +40,20 @@ namespace pipelining::inline v0_3::detail {
   return declared.adds_gradients(kind) || declared[kind].is == role::input;
 }
 
+//! True where forward and backward passes make the same, so that a stage has one of them: a chain
+//! of stages that go forward and, after them, others that go back.
+[[nodiscard]] constexpr bool stages_go_one_way(flow const& of) noexcept {
+  pass_kind const forward = of.kind_with(role::forward);
+  pass_kind const backward = of.kind_with(role::backward);
+  if (forward == flow::no_kind || backward == flow::no_kind)
+    return false;
+  for (int row = 0; row < of.rows; ++row)
+    if (of.wanted[row] && holds(of.makers[row], index_of(forward)) &&
+        holds(of.makers[row], index_of(backward)))
+      return true;
+  return false;
+}
+
 //! A kind that a flow gets from another one: without its letter where a kind of the flow has that.
 [[nodiscard]] constexpr kind_of_pass lettered(flow const& declared, kind_of_pass kind) noexcept {
   if (std::ranges::count(declared.kinds, kind.letter, &kind_of_pass::letter) > 0)

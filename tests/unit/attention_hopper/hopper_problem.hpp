@@ -33,7 +33,7 @@ struct backward_maps {
 //! What the driver would make of a tensor.
 template <class Element>
 CUtensorMap encoded(at::tensor_view<Element> const& view, std::uint32_t rows) {
-  auto const tensor = at::detail::describe_tensor("a tensor", view, rows);
+  auto const tensor = at::detail::describe_tensor(view, rows);
   ptx::tile_shape shape;
   shape.rank = at::detail::tiled_tensor::rank;
   shape.element_bytes = 2;

@@ -81,22 +81,13 @@ PIPELINING_KERNEL void __launch_bounds__(merge_threads)
 }
 
 template <int Dim, class Built, class Element>
-void launch_merge(launch_memory& memory,
+void launch_merge(launcher const& launch,
                   parameters const& p,
                   forward_tensors<Element, float> const& t,
-                  key_splits const& splits,
-                  cudaStream_t stream) {
+                  key_splits const& splits) {
   constexpr std::int64_t rows_of_block = merge_threads / 32;
   auto const blocks = (p.batch * p.heads * p.query_length + rows_of_block - 1) / rows_of_block;
-  launch(memory,
-         merge_splits_kernel<Built, Dim, Element>,
-         p,
-         {static_cast<unsigned>(blocks)},
-         merge_threads,
-         0,
-         stream,
-         t,
-         splits);
+  launch({blocks, merge_threads}, merge_splits_kernel<Built, Dim, Element>, p, t, splits);
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

@@ -86,6 +86,30 @@ __device__ inline std::uint32_t lane_address(std::uint32_t tile, int row, int pi
   return tile + piece_offset<Dim>(row, piece);
 }
 
+//! sum[Tiles 16 x 8 Columns] += a b for 16 of the inner dimension.
+//! @param a    Tiles operands
+//! @param load of (b, n): columns [16 n, 16 n + 16) of the other operand
+//! @param whole false: the last 16 columns are not there
+template <class Element, int Tiles, int Columns, class Load>
+__device__ __forceinline__ void multiply_step(float (&sum)[Tiles][Columns][4],
+                                              std::uint32_t const (*a)[4],
+                                              Load const& load,
+                                              bool whole = true) {
+#pragma unroll
+  for (std::uint32_t n = 0; n < Columns / 2; ++n) {
+    if (n == Columns / 2 - 1 && !whole) {
+      continue;
+    }
+    std::uint32_t b[4];
+    load(b, n);
+#pragma unroll
+    for (std::uint32_t r = 0; r < Tiles; ++r) {
+      multiply_add<Element>(sum[r][2 * n], a[r], b[0], b[1]);
+      multiply_add<Element>(sum[r][2 * n + 1], a[r], b[2], b[3]);
+    }
+  }
+}
+
 //! sum[Tiles 16 x Columns] += left right^T over Dim, both tiles [rows, Dim].
 //! @tparam Unrolled steps of 16 elements laid out one after the other: all, unless registers are
 //! short
@@ -103,16 +127,9 @@ __device__ inline void multiply_rows(
     for (std::uint32_t r = 0; r < Tiles; ++r) {
       load_matrices(a[r], further<Dim>(from_left, 2 * step) + r * sixteen_rows);
     }
-#pragma unroll
-    for (std::uint32_t n = 0; n < Columns / 16; ++n) {
-      std::uint32_t b[4];
+    multiply_step<Element>(sum, a, [&](std::uint32_t(&b)[4], std::uint32_t n) {
       load_matrices(b, further<Dim>(from_right, 2 * step) + n * sixteen_rows);
-#pragma unroll
-      for (std::uint32_t r = 0; r < Tiles; ++r) {
-        multiply_add<Element>(sum[r][2 * n], a[r], b[0], b[1]);
-        multiply_add<Element>(sum[r][2 * n + 1], a[r], b[2], b[3]);
-      }
-    }
+    });
   }
 }
 
@@ -177,16 +194,9 @@ __device__ inline void multiply_across(float (&sum)[Tiles][Width / 8][4],
     for (std::uint32_t r = 0; r < Tiles; ++r) {
       left_operand<Element>(a[r], left[r], step);
     }
-#pragma unroll
-    for (std::uint32_t n = 0; n < Width / 16; ++n) {
-      std::uint32_t b[4];
+    multiply_step<Element>(sum, a, [&](std::uint32_t(&b)[4], std::uint32_t n) {
       load_matrices_across(b, further<Dim>(from, 2 * n) + step * sixteen_rows);
-#pragma unroll
-      for (std::uint32_t r = 0; r < Tiles; ++r) {
-        multiply_add<Element>(sum[r][2 * n], a[r], b[0], b[1]);
-        multiply_add<Element>(sum[r][2 * n + 1], a[r], b[2], b[3]);
-      }
-    }
+    });
   }
 }
 
@@ -212,13 +222,9 @@ __device__ inline void multiply_held(float (&sum)[1][Columns / 8][4],
   auto const from = lane_address<Dim>(right, lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
   for (std::uint32_t step = 0; step < Dim / 16; ++step) {
-#pragma unroll
-    for (std::uint32_t n = 0; n < Columns / 16; ++n) {
-      std::uint32_t b[4];
+    multiply_step<Element>(sum, left + step, [&](std::uint32_t(&b)[4], std::uint32_t n) {
       load_matrices(b, further<Dim>(from, 2 * step) + n * 16 * row_bytes<Dim>);
-      multiply_add<Element>(sum[0][2 * n], left[step], b[0], b[1]);
-      multiply_add<Element>(sum[0][2 * n + 1], left[step], b[2], b[3]);
-    }
+    });
   }
 }
 
@@ -244,19 +250,10 @@ __device__ inline void multiply_transposed(float (&sum)[Tiles][Columns][4],
     for (std::uint32_t r = 0; r < Tiles; ++r) {
       load_matrices_across(a[r], further<Left>(from_left, 2 * r) + step * 16 * row_bytes<Left>);
     }
-#pragma unroll
-    for (std::uint32_t n = 0; n < Columns / 2; ++n) {
-      if (n == Columns / 2 - 1 && !whole) {
-        continue;
-      }
-      std::uint32_t b[4];
+    auto const load = [&](std::uint32_t(&b)[4], std::uint32_t n) {
       load_matrices_across(b, further<Dim>(from_right, Apart * n) + step * 16 * row_bytes<Dim>);
-#pragma unroll
-      for (std::uint32_t r = 0; r < Tiles; ++r) {
-        multiply_add<Element>(sum[r][2 * n], a[r], b[0], b[1]);
-        multiply_add<Element>(sum[r][2 * n + 1], a[r], b[2], b[3]);
-      }
-    }
+    };
+    multiply_step<Element>(sum, a, load, whole);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_flows.hpp>
 #include <pipe/planner/search/bound_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 
@@ -344,7 +345,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
   for (int stage = 0; stage < over.extents.stages(); ++stage)
     if (goes_forward_only(over, stage))
       return false;
-  return !over.declared->stages_go_one_way();
+  return !detail::stages_go_one_way(*over.declared);
 }
 
 } // namespace detail
