@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
@@ -221,7 +222,12 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
 //! Where an option goes, and the most that a number may be.
 struct known_option {
   std::string_view name{};
-  std::variant<bool*, std::string*, std::int64_t*, std::optional<int>*, std::optional<double>*>
+  std::variant<bool*,
+               std::string*,
+               std::int64_t*,
+               std::optional<int>*,
+               std::optional<double>*,
+               std::chrono::seconds*>
     value{};
   std::int64_t most = 0;
 };
@@ -301,10 +307,11 @@ inline void read_value(options& of,
   else
     std::visit(
       [&](auto* to) {
-        if constexpr (std::is_same_v<decltype(to), std::string*>)
+        using value = std::remove_pointer_t<decltype(to)>;
+        if constexpr (std::is_same_v<value, std::string>)
           *to = *word;
         else // flags do not come here
-          *to = static_cast<int>(whole_number(name, *word, 1, known.most));
+          *to = static_cast<value>(static_cast<int>(whole_number(name, *word, 1, known.most)));
       },
       known.value);
 }

@@ -21,12 +21,10 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "host/pipeline.hpp"
@@ -228,15 +226,6 @@ inline void print_device_rows(char const* corner,
       std::printf("%9.*f", decimals, static_cast<double>(number) / unit);
   }
   std::printf("\n");
-}
-
-//! A row of what `number_of` gives of each device.
-template <class All, class Number>
-[[nodiscard]] device_row device_row_of(std::string name, All const& all, Number number_of) {
-  device_row row{std::move(name), {}};
-  for (auto const& one : all)
-    row.numbers.push_back(std::invoke(number_of, one));
-  return row;
 }
 
 //! Bytes of slots, planned next to measured. @param what lies in them

@@ -90,15 +90,14 @@ template <class Sizes>
                                                 std::span<named_pool const> pools) {
   std::vector<device_row> rows;
   for (named_pool const& each : pools) {
-    std::vector<std::int64_t> planned;
-    std::vector<std::int64_t> measured;
+    device_row planned{std::string(each.name) + ", planned", {}};
+    device_row measured{std::string(each.name) + ", measured", {}};
     for (int device = 0; device < ran.over.extents.devices; ++device) {
       auto const use = slot_use_of(work, ran, sizes, device, each.of);
-      planned.push_back(use.planned);
-      measured.push_back(use.measured);
+      planned.numbers.push_back(use.planned);
+      measured.numbers.push_back(use.measured);
     }
-    rows.push_back({std::string(each.name) + ", planned", std::move(planned)});
-    rows.push_back({std::string(each.name) + ", measured", std::move(measured)});
+    rows.insert(rows.end(), {planned, measured});
   }
   return rows;
 }

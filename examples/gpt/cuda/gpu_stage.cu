@@ -114,11 +114,6 @@ struct making {
   std::uint64_t seed;
   gpu_run const& how;
   std::optional<int> only;
-
-  template <class Make>
-  [[nodiscard]] gpu_stages each(Make make) const {
-    return make_by_way<gpu_stage>(table, only, make);
-  }
 };
 
 template <class Element>
@@ -218,7 +213,7 @@ gpu_stages make_exchanged(making const& with) {
   work_of_devices<Element> works(with, largest, bytes_in(slots));
   std::vector<std::shared_ptr<layer_of_exchange<Element>>> at_home(
     static_cast<std::size_t>(with.size.layers));
-  return with.each([&](std::size_t, int number, int device) {
+  return make_by_way<gpu_stage>(with.table, with.only, [&](std::size_t, int number, int device) {
     auto const what = slots.stage(number);
     std::shared_ptr<layer_of_exchange<Element>> taken;
     auto& layer = is_taken(what) ? taken : at_home[static_cast<std::size_t>(what.layer)];
@@ -234,7 +229,7 @@ gpu_stages make_pieces(making const& with) {
   auto const cut = cut_around(with.size, with.table, *with.how.barriers);
   sharded_slot_sizes<on_gpu::machine<Element>> const slots{with.size, cut};
   work_of_devices<Element> works(with, cut.step, bytes_in(slots));
-  return with.each([&](std::size_t, int number, int device) {
+  return make_by_way<gpu_stage>(with.table, with.only, [&](std::size_t, int number, int device) {
     piece_of_model const piece(with.size, cut, number);
     return works.template put<stage_of_shards<Element>>(
       device, piece, with.seed, works.start(device, piece.held, cut.step), cut.barriers == 1);

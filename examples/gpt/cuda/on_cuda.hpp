@@ -61,14 +61,12 @@ struct gpu_options {
                                                   int ranks = 0) {
   gpu_options chosen;
   bool bf16 = false;
-  std::int64_t deadline = chosen.deadline.count();
   options usual;
   usual.size.width = 256;
   detail::known_option const of_gpus[] = {
-    {"--bf16", &bf16}, {"--graph", &chosen.graph}, {"--deadline", &deadline, 1000000}};
+    {"--bf16", &bf16}, {"--graph", &chosen.graph}, {"--deadline", &chosen.deadline, 1000000}};
   chosen.common = read_options(words, usual, of_gpus, ranks);
   chosen.numbers = bf16 ? operands::bf16 : operands::float32;
-  chosen.deadline = std::chrono::seconds(deadline);
   if (chosen.common.post_validation && chosen.graph) {
     throw std::invalid_argument("with --post-validation the host decides in the middle of an "
                                 "iteration, which a graph does not let it; leave out --graph");

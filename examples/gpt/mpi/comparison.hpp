@@ -34,28 +34,27 @@ template <class Model>
   MPI_Comm_rank(groups.pipeline, &device);
   std::vector<int> const& homes = model.homes();
   std::vector<std::vector<float>> own(homes.size());
+  std::vector<MPI_Request> sent;
   model.for_each_stage([&](std::size_t s, auto& stage) {
     if (s >= homes.size() || homes[s] != device)
       return; // attention may be on several ranks, without weights
     append(own[s], stage, what);
-    if (device != 0) {
-      auto const count = static_cast<int>(own[s].size());
-      MPI_Send(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline);
-    }
+    auto const count = static_cast<int>(own[s].size());
+    auto& request = sent.emplace_back();
+    MPI_Isend(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline, &request);
   });
   std::vector<float> all;
   for (std::size_t s = 0; device == 0 && s < own.size(); ++s) {
-    if (homes[s] != 0) {
-      int const tag = static_cast<int>(s);
-      MPI_Status status;
-      int count = 0;
-      MPI_Probe(homes[s], tag, groups.pipeline, &status);
-      MPI_Get_count(&status, MPI_FLOAT, &count);
-      own[s].resize(static_cast<std::size_t>(count));
-      MPI_Recv(own[s].data(), count, MPI_FLOAT, homes[s], tag, groups.pipeline, &status);
-    }
-    all.insert(all.end(), own[s].begin(), own[s].end());
+    int const tag = static_cast<int>(s);
+    MPI_Status status;
+    int count = 0;
+    MPI_Probe(homes[s], tag, groups.pipeline, &status);
+    MPI_Get_count(&status, MPI_FLOAT, &count);
+    all.resize(all.size() + static_cast<std::size_t>(count));
+    MPI_Recv(
+      all.data() + all.size() - count, count, MPI_FLOAT, homes[s], tag, groups.pipeline, &status);
   }
+  MPI_Waitall(static_cast<int>(sent.size()), sent.data(), MPI_STATUSES_IGNORE);
   int shards = 1;
   MPI_Comm_size(groups.shards, &shards);
   if (shards > 1 && device == 0) { // which all have as many numbers

@@ -229,7 +229,10 @@ struct tensor_system {
     report_in_slots(o, "Slots of a shard of " + std::to_string(shards_of_stages(o)), slots);
     std::printf("\nSums over the shards in a step; exposed: waited for with nothing done beside");
     auto const row = [&counts](char const* name, std::int64_t sum_counts::*number) {
-      return device_row_of(name, counts, number);
+      device_row all{name, {}};
+      for (sum_counts const& of_device : counts)
+        all.numbers.push_back(of_device.*number);
+      return all;
     };
     std::vector<std::int64_t> alone; // passes all of whose sums are exposed
     for (int device = 0; device < ran.over.extents.devices; ++device)
