@@ -162,8 +162,8 @@ inline proof find_missing(plan const& work, device_notes const& ran) noexcept {
 
 //! Memory for the checks of a device. The next device uses it again.
 struct device_space {
-  reused_scratch<first_on_lane> lanes{};
-  reused_scratch<int> next_messages{};
+  owned<first_on_lane> lanes{};
+  owned<int> next_messages{};
 };
 
 //! Looks at the items of a device by themselves. The checks of an item that follow a failed one are

@@ -54,10 +54,10 @@ struct slot_check {
   plan const& work;
   data_uses const& uses;
   stream_clocks clock{};
-  reused_scratch<slot_history> histories{}; // of all classes, one after the other
-  reused_scratch<int> read_by{};            // [slots][most readers], the readers of each history
-  reused_scratch<unsigned char> progress{}; // [S], how far the gradients of each stage are
-  reused_scratch<int> makers{};             // [instances], where there are several engines
+  owned<slot_history> histories{}; // of all classes, one after the other
+  owned<int> read_by{};            // [slots][most readers], the readers of each history
+  owned<unsigned char> progress{}; // [S], how far the gradients of each stage are
+  owned<int> makers{};             // [instances], where there are several engines
   int device = 0;
   item const* items = nullptr; // of the device
   proof verdict{};
