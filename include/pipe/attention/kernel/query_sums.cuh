@@ -16,12 +16,6 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! Statistics of a query for backward: log-sum-exp as a power of two, and dO . O.
-struct query_statistics {
-  float lse;
-  float mean;
-};
-
 //! Log-sum-exp times log2 e; 0 for a query that saw nothing, whose weights are all 0 anyway.
 __device__ inline float power_of(float lse) {
   return lse == -INFINITY ? 0.0f : lse * log2_of_e;
