@@ -63,10 +63,10 @@ gpt::batch pieces_of(run const& each) {
 //! Seconds of all passes of each kind and stage of a step: of one thread, by processor time, the
 //! least of several steps.
 std::map<std::pair<pp::pass_kind, int>, double> times_of_passes(run const& each, int stages) {
-  gpt::single_device<float> model(each.size,
-                                  static_cast<std::size_t>(stages),
-                                  {each.microbatches, gpt::cut_sequence(each.size.sequence, 1)},
-                                  1);
+  gpt::single_device model(each.size,
+                           static_cast<std::size_t>(stages),
+                           {each.microbatches, gpt::cut_sequence(each.size.sequence, 1)},
+                           1);
   auto const pieces = pieces_of(each);
   std::map<std::pair<pp::pass_kind, int>, double> least;
   for (int step = 0; step < steps; ++step) {
@@ -139,7 +139,7 @@ void measure_pipeline(run const& each, char const* name, Schedule schedule) {
 
 int main() {
   for (auto const& each : runs) {
-    gpt::single_device<float> model(
+    gpt::single_device model(
       each.size, 1, {each.microbatches, gpt::cut_sequence(each.size.sequence, 1)}, 1);
     measure(each, "", 1, model);
     if (each.in_pipelines) {

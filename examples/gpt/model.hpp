@@ -366,12 +366,6 @@ public:
     return chunks_[static_cast<std::size_t>(microbatch)].back().end;
   }
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }
-  [[nodiscard]] std::vector<std::int64_t> lengths() const {
-    std::vector<std::int64_t> all;
-    for (std::int64_t m = 0; m < microbatches(); ++m)
-      all.push_back(tokens(m));
-    return all;
-  }
 
   [[nodiscard]] chunk_range range(unit u) const {
     return chunks_[static_cast<std::size_t>(u.microbatch)][static_cast<std::size_t>(u.chunk)];

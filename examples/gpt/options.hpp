@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
@@ -203,39 +204,30 @@ inline void check_effort(model_size const& size, std::int64_t microbatches) {
   double const work =
     3 * tokens * (parameters + layers * width * static_cast<double>(size.sequence));
   double const kept = tokens * layers * 12 * width * sizeof(float); // under GPipe
-  struct bound {
-    char const* before;
-    char const* unit;
-    double value;
-    double most;
-    char const* remedy;
-  };
-  for (bound const& each :
-       {bound{"a model of ", " parameters", parameters, 1e8, "fewer --layers or less --width"},
-        bound{"a step of ",
-              " multiplications",
-              work,
-              1e13,
-              "a shorter --sequence, fewer --microbatches or a smaller model"},
-        bound{"a step that keeps ",
-              " bytes",
-              kept,
-              8e9,
-              "a shorter --sequence, fewer --microbatches or a smaller model"}}) {
-    if (each.value > each.most) {
-      std::string reason = each.before;
-      pipelining::append_general(reason, each.value, 3);
-      reason += std::string(each.unit) + " is too much for this example, which takes ";
-      pipelining::append_general(reason, each.most, 1);
-      throw std::invalid_argument(reason + " at most; choose " + each.remedy);
-    }
-  }
+  auto const refuse_above =
+    [](double most, std::string reason, double value, char const* unit, char const* remedy) {
+      if (value <= most)
+        return;
+      pipelining::append_general(reason, value, 3);
+      reason += std::string(unit) + " is too much for this example, which takes ";
+      pipelining::append_general(reason, most, 1);
+      throw std::invalid_argument(reason + " at most; choose " + remedy);
+    };
+  char const* const less = "a shorter --sequence, fewer --microbatches or a smaller model";
+  refuse_above(1e8, "a model of ", parameters, " parameters", "fewer --layers or less --width");
+  refuse_above(1e13, "a step of ", work, " multiplications", less);
+  refuse_above(8e9, "a step that keeps ", kept, " bytes", less);
 }
 
 //! Where an option goes, and the most that a number may be.
 struct known_option {
   std::string_view name{};
-  std::variant<bool*, std::string*, std::int64_t*, std::optional<int>*, std::optional<double>*>
+  std::variant<bool*,
+               std::string*,
+               std::int64_t*,
+               std::optional<int>*,
+               std::optional<double>*,
+               std::chrono::seconds*>
     value{};
   std::int64_t most = 0;
 };
@@ -243,41 +235,40 @@ struct known_option {
 //! @param more that a backend has
 inline known_option
 option_of(options& of, std::span<known_option const> more, std::string_view name) {
-  for (known_option const& each : more)
-    if (each.name == name)
-      return each;
   auto& own = of.own;
-  for (known_option const& each : {known_option{"--help", &of.help},
-                                   known_option{"-h", &of.help},
-                                   known_option{"--eager", &own.eager},
-                                   known_option{"--unfused", &own.unfused},
-                                   known_option{"--post-validation", &of.post_validation},
-                                   known_option{"--schedule", &of.schedule},
-                                   known_option{"--text", &of.text},
-                                   known_option{"--output", &of.output},
-                                   known_option{"--costs", &of.costs},
-                                   known_option{"--checkpoint", &of.checkpoint},
-                                   known_option{"--devices", &of.devices, 64},
-                                   known_option{"--every", &of.every, 1000000},
-                                   known_option{"--microbatches", &of.microbatches, 4096},
-                                   known_option{"--chunks", &own.chunks, 1024},
-                                   known_option{"--stages-per-device", &own.stages_per_device, 64},
-                                   known_option{"--group", &own.group, 4096},
-                                   known_option{"--forwards", &own.forwards, 1000000},
-                                   known_option{"--keep", &own.keep, 1024},
-                                   known_option{"--forward-stages", &own.forward_stages, 65535},
-                                   known_option{"--backward-stages", &own.backward_stages, 65535},
-                                   known_option{"--memory-limit", &own.memory_limit, 1000000},
-                                   known_option{"--tensor", &of.tensor, 64},
-                                   known_option{"--steps", &of.steps, 1000000},
-                                   known_option{"--layers", &of.size.layers, 1024},
-                                   known_option{"--width", &of.size.width, 4096},
-                                   known_option{"--heads", &of.size.heads, 256},
-                                   known_option{"--key-heads", &of.size.key_heads, 256},
-                                   known_option{"--sequence", &of.size.sequence, 65536},
-                                   known_option{"--seed", &of.seed, 1000000000}})
-    if (each.name == name)
-      return each;
+  known_option const usual[] = {{"--help", &of.help},
+                                {"-h", &of.help},
+                                {"--eager", &own.eager},
+                                {"--unfused", &own.unfused},
+                                {"--post-validation", &of.post_validation},
+                                {"--schedule", &of.schedule},
+                                {"--text", &of.text},
+                                {"--output", &of.output},
+                                {"--costs", &of.costs},
+                                {"--checkpoint", &of.checkpoint},
+                                {"--devices", &of.devices, 64},
+                                {"--every", &of.every, 1000000},
+                                {"--microbatches", &of.microbatches, 4096},
+                                {"--chunks", &own.chunks, 1024},
+                                {"--stages-per-device", &own.stages_per_device, 64},
+                                {"--group", &own.group, 4096},
+                                {"--forwards", &own.forwards, 1000000},
+                                {"--keep", &own.keep, 1024},
+                                {"--forward-stages", &own.forward_stages, 65535},
+                                {"--backward-stages", &own.backward_stages, 65535},
+                                {"--memory-limit", &own.memory_limit, 1000000},
+                                {"--tensor", &of.tensor, 64},
+                                {"--steps", &of.steps, 1000000},
+                                {"--layers", &of.size.layers, 1024},
+                                {"--width", &of.size.width, 4096},
+                                {"--heads", &of.size.heads, 256},
+                                {"--key-heads", &of.size.key_heads, 256},
+                                {"--sequence", &of.size.sequence, 65536},
+                                {"--seed", &of.seed, 1000000000}};
+  for (auto const options_of : {more, std::span<known_option const>(usual)})
+    for (known_option const& each : options_of)
+      if (each.name == name)
+        return each;
   return {};
 }
 
@@ -316,10 +307,11 @@ inline void read_value(options& of,
   else
     std::visit(
       [&](auto* to) {
-        if constexpr (std::is_same_v<decltype(to), std::string*>)
+        using value = std::remove_pointer_t<decltype(to)>;
+        if constexpr (std::is_same_v<value, std::string>)
           *to = *word;
         else // flags do not come here
-          *to = static_cast<int>(whole_number(name, *word, 1, known.most));
+          *to = static_cast<value>(static_cast<int>(whole_number(name, *word, 1, known.most)));
       },
       known.value);
 }

@@ -22,7 +22,7 @@ namespace gpt {
 [[nodiscard]] inline pp::cost_table
 measure_passes(model_size const& size, pp::shape const& extents, batch const& pieces) {
   std::int64_t const rounds = 4;
-  single_device<float> device(
+  single_device device(
     size, cut_model(size, extents), {rounds, cut_sequence(size.sequence, extents.chunks)}, 1);
   double const longest = 1e9;
   pp::cost_table cost(extents,

@@ -21,12 +21,10 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "host/pipeline.hpp"
@@ -54,9 +52,14 @@ inline registry::schedule_choice choice_of(options const& o, std::string const& 
   registry::schedule_choice choice;
   if (name == name_of(o)) {
     choice = o.own;
-    if (!choice.stages_per_device && registry::find_schedule(o.schedule).traits.cuts_layers)
+    auto const& traits = registry::find_schedule(o.schedule).traits;
+    bool const exchanges =
+      traits.exchanges_attention && choice.adapted == registry::adapter::attention_exchange;
+    if (!choice.stages_per_device &&
+        (traits.cuts_layers || exchanges)) // a stage is a layer, or half
       choice.stages_per_device =
-        2 * static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
+        (exchanges ? 1 : 2) *
+        static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
     choice.scatter_once = true; // sums of parts would have other bits
   }
   choice.name = name == name_of(o) ? o.schedule : name;
@@ -70,10 +73,12 @@ inline registry::schedule_choice choice_of(options const& o, std::string const& 
 //! @throws std::invalid_argument where there is none, or the model cannot be cut that way
 inline pp::dynamic_timetable timetable_of(options const& o, std::string const& name) {
   auto const choice = choice_of(o, name);
+  (void)registry::arrange(choice); // refuses what no backend runs
   if (registry::find_schedule(choice.name).traits.stages_go_one_way ||
       choice.adapted == registry::adapter::attention_exchange) {
-    throw std::invalid_argument(name + " is run by gpt alone: its stages are not layers that go "
-                                       "forward and back on one device");
+    throw std::invalid_argument(name +
+                                " wants --backend threads: its stages are not layers that go "
+                                "forward and back on one device");
   }
   auto table = registry::make_named_timetable(choice, unit_costs);
   check_order(table, name);
@@ -223,15 +228,6 @@ inline void print_device_rows(char const* corner,
   std::printf("\n");
 }
 
-//! A row of what `number_of` gives of each device.
-template <class All, class Number>
-[[nodiscard]] device_row device_row_of(std::string name, All const& all, Number number_of) {
-  device_row row{std::move(name), {}};
-  for (auto const& one : all)
-    row.numbers.push_back(std::invoke(number_of, one));
-  return row;
-}
-
 //! Bytes of slots, planned next to measured. @param what lies in them
 inline void
 report_in_slots(options const& o, std::string const& what, std::vector<device_row> const& rows) {
@@ -282,7 +278,7 @@ inline std::vector<float> gradients_of_one_device(options const& o,
                                                   batch const& pieces,
                                                   bool halves = false,
                                                   bool from_last = false) {
-  single_device<float> device(
+  single_device device(
     o.size, 1, cut_whole(o.lengths).back_from_last(from_last), seed_of(o), halves);
   device.step(pieces);
   return gradients_of(device);
@@ -336,7 +332,7 @@ inline bool report_sizes(options const& o,
     return cut_whole(one.lengths).back_from_last(from_last);
   };
   pipelined_model model(o.size, sizes.front().table, sizes.front().lengths, seed);
-  single_device<float> plain(o.size, 1, whole(sizes.front()), seed);
+  single_device plain(o.size, 1, whole(sizes.front()), seed);
   adamw const optimizer{};
   std::size_t different = 0;
   for (std::size_t step = 0; step < 2 * sizes.size(); ++step) {
@@ -461,13 +457,13 @@ struct shown_run {
   text_to_learn const& text;
   training const& run;
   pp::timetable_view plan;
-  pp::timetable_caption const& about;
 };
 
 inline void write_pictures(shown_run const& of) {
-  auto const& [o, text, run, plan, about] = of;
+  auto const& [o, text, run, plan] = of;
+  auto const name = name_of(o);
   std::string picture;
-  pp::write_svg(picture, plan, about);
+  pp::write_svg(picture, plan, {name, unit_costs, {}});
   write_file(o.output + "/timetable.svg", picture);
   write_file(o.output + "/loss.svg",
              loss_plot(run.losses, unigram_entropy(text.bytes), title_of(o)));
@@ -476,8 +472,9 @@ inline void write_pictures(shown_run const& of) {
 //! Plan, losses, and when the passes of the last step ran: of systems without costs of stages.
 inline void write_run(shown_run const& of, pp::timetable_view ran) {
   write_pictures(of);
+  auto const name = name_of(of.o);
   std::string trace;
-  pp::write_trace(trace, ran, of.about, {}, {.planned_unit = 1e6, .memory = true});
+  pp::write_trace(trace, ran, {name, unit_costs, {}}, {}, {.planned_unit = 1e6, .memory = true});
   write_file(of.o.output + "/trace.json", trace);
   std::printf("\nwrote into %s: timetable.svg, loss.svg and trace.json (for ui.perfetto.dev), with "
               "the times that were measured\n",
@@ -493,8 +490,9 @@ inline void report_plain(text_to_learn const& text, training const& run) {
 
 inline void
 write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table const& cost) {
-  auto const& [o, text, run, plan, about] = of;
+  auto const& [o, text, run, plan] = of;
   write_pictures(of);
+  auto const name = name_of(o);
   if (!o.costs.empty())
     write_cost_file(o, run);
   pp::timetable_view const last = run.traces.back();
@@ -507,11 +505,13 @@ write_files(shown_run const& of, pp::timetable_view own_cores, pp::cost_table co
   };
   add_rows(0, devices);
   std::string trace;
-  pp::write_trace(
-    trace, own_cores, about, measured, {.planned_unit = 1e6, .arrows = true, .memory = true});
+  pp::write_trace(trace,
+                  own_cores,
+                  {name, unit_costs, {}},
+                  measured,
+                  {.planned_unit = 1e6, .arrows = true, .memory = true});
   write_file(o.output + "/trace.json", trace);
   auto const milliseconds = in_unit(cost, plan.over.extents, 1e3);
-  auto const name = name_of(o);
   pp::timetable_caption const in_milliseconds{
     name, mean_of(milliseconds, plan.over.extents), {}, {}};
   auto line = pp::make_html_timeline(own_cores, in_milliseconds, milliseconds);

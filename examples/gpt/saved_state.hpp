@@ -67,11 +67,6 @@ inline void add_lines(run_lines& lines, adamw const& optimizer) {
   lines.add("steps", steps); // the learning rate follows from it
 }
 
-inline void add_lines(run_lines& lines, text_to_learn const& text) {
-  lines.add("bytes-of-text", static_cast<std::int64_t>(text.bytes.size()));
-  lines.add("digest-of-text", std::to_string(hash_of(text.bytes)));
-}
-
 } // namespace detail
 
 //! All of a run that changes its numbers, but for the layout of its ranks.
@@ -112,7 +107,8 @@ about_parts(std::string_view program, options const& o, text_to_learn const& tex
   learning.add("chunk-counts", own.chunk_counts); // with them, sequences have lengths of their own
   for (auto const& counts : further_counts)
     learning.add("further-chunk-counts", counts);
-  detail::add_lines(learning, text);
+  learning.add("bytes-of-text", static_cast<std::int64_t>(text.bytes.size()));
+  learning.add("digest-of-text", std::to_string(hash_of(text.bytes)));
   run_lines cut;
   cut.add("schedule", registry::in_adapter(schedule, own.adapted));
   cut.add("tensor", tensor);

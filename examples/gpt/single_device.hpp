@@ -21,7 +21,6 @@
 namespace gpt {
 
 //! All stages on one device and one thread, without schedule or messages.
-template <class Number>
 class single_device {
 public:
   //! @param stages 1 for the plain model; more to see what each stage takes
@@ -49,7 +48,7 @@ public:
         copies_.emplace_back(size, layers, cut_.seen(second_, cut_.microbatches()), seed, work_);
     }
     auto const largest = static_cast<std::size_t>(size.sequence * widest);
-    between_.assign(stages_.size() + 1, std::vector<Number>(largest));
+    between_.assign(stages_.size() + 1, std::vector<float>(largest));
   }
 
   //! Between steps: how the work of the next one is cut. Not where there are halves.
@@ -97,8 +96,8 @@ public:
     for_each_stage([&](auto& stage) { stage.update(optimizer, step); });
   }
 
-  [[nodiscard]] std::vector<host_stage<Number>>& stages() { return stages_; }
-  [[nodiscard]] std::vector<host_stage<Number>>& copies() { return copies_; }
+  [[nodiscard]] std::vector<host_stage<float>>& stages() { return stages_; }
+  [[nodiscard]] std::vector<host_stage<float>>& copies() { return copies_; }
 
 private:
   template <class Visit>
@@ -107,7 +106,7 @@ private:
       for (auto& stage : *each)
         visit(stage);
   }
-  [[nodiscard]] host_stage<Number>& at(std::size_t s, unit u) {
+  [[nodiscard]] host_stage<float>& at(std::size_t s, unit u) {
     return (u.microbatch < second_ ? stages_ : copies_)[s];
   }
   //! What stage s reads.
@@ -126,18 +125,17 @@ private:
 
   step_cut cut_;
   std::int64_t second_; // the first microbatch of the second half, where there are halves
-  host::device_work<Number> work_;
+  host::device_work<float> work_;
   std::vector<own_slots> slots_;
-  std::vector<host_stage<Number>> stages_;
-  std::vector<host_stage<Number>> copies_;   // of the second half
-  std::vector<std::vector<Number>> between_; // what stage s reads: activation, then gradient
+  std::vector<host_stage<float>> stages_;
+  std::vector<host_stage<float>> copies_;   // of the second half
+  std::vector<std::vector<float>> between_; // what stage s reads: activation, then gradient
 };
 
 //! What all parameters of a model have, in the order of its stages: a list of theirs.
-template <class Number, class Model>
-[[nodiscard]] std::vector<Number> all_of(Model& model,
-                                         std::vector<Number> parameter<Number>::*list) {
-  std::vector<Number> all;
+template <class Model>
+[[nodiscard]] std::vector<float> all_of(Model& model, std::vector<float> parameter<float>::*list) {
+  std::vector<float> all;
   if constexpr (requires { model.stages(); }) {
     for (auto& each : model.stages())
       append(all, each, list);
@@ -165,13 +163,13 @@ inline void add_to(std::vector<float>& sum, std::span<float const> numbers) {
 }
 
 //! How many numbers have other bits.
-template <class Number>
-[[nodiscard]] std::size_t differences(std::vector<Number> const& a, std::vector<Number> const& b) {
+[[nodiscard]] inline std::size_t differences(std::vector<float> const& a,
+                                             std::vector<float> const& b) {
   if (a.size() != b.size())
     throw std::logic_error("the pipeline has not the parameters of the model");
   std::size_t count = 0;
   for (std::size_t i = 0; i < a.size(); ++i)
-    count += std::memcmp(&a[i], &b[i], sizeof(Number)) != 0 ? 1u : 0u;
+    count += std::memcmp(&a[i], &b[i], sizeof(float)) != 0 ? 1u : 0u;
   return count;
 }
 

@@ -66,12 +66,12 @@ struct slot_use {
 //! @param ran when each pass of a step ran. @param sizes of the plan: `bytes(pool, pass)`
 template <class Sizes>
 [[nodiscard]] slot_use slot_use_of(
-  pp::plan_view work, pp::timetable_view ran, Sizes const& sizes, int device, pp::slot_class of) {
+  pp::plan const& work, pp::timetable_view ran, Sizes const& sizes, int device, pp::slot_class of) {
   bool const on_host = of == pp::slot_class::host_activation;
   auto const bytes = [&](pp::pass const& what) {
     return static_cast<double>(sizes.bytes(on_host ? pp::slot_class::activation : of, what));
   };
-  return {on_host ? work.host_bytes[device]
+  return {on_host ? work.host_bytes_of(device)
                   : work.layout(device, of).count * work.layout(device, of).bytes,
           static_cast<std::int64_t>(pp::peak_slot_bytes(ran, device, of, bytes))};
 }
@@ -84,21 +84,20 @@ struct device_row {
 
 //! Bytes of slots by device, planned next to measured. See `slot_use_of`.
 template <class Sizes>
-[[nodiscard]] std::vector<device_row> pool_rows(pp::plan_view const& work,
+[[nodiscard]] std::vector<device_row> pool_rows(pp::plan const& work,
                                                 pp::timetable_view const& ran,
                                                 Sizes const& sizes,
                                                 std::span<named_pool const> pools) {
   std::vector<device_row> rows;
   for (named_pool const& each : pools) {
-    std::vector<std::int64_t> planned;
-    std::vector<std::int64_t> measured;
+    device_row planned{std::string(each.name) + ", planned", {}};
+    device_row measured{std::string(each.name) + ", measured", {}};
     for (int device = 0; device < ran.over.extents.devices; ++device) {
       auto const use = slot_use_of(work, ran, sizes, device, each.of);
-      planned.push_back(use.planned);
-      measured.push_back(use.measured);
+      planned.numbers.push_back(use.planned);
+      measured.numbers.push_back(use.measured);
     }
-    rows.push_back({std::string(each.name) + ", planned", std::move(planned)});
-    rows.push_back({std::string(each.name) + ", measured", std::move(measured)});
+    rows.insert(rows.end(), {planned, measured});
   }
   return rows;
 }
@@ -122,6 +121,17 @@ struct gathered_bytes {
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
 };
+//! Those of layers on the host.
+[[nodiscard]] inline gathered_bytes gathered_on_host(model_size const& size,
+                                                     layer_range const& held) {
+  gathered_bytes all;
+  for (tensor_part const& part : parts_of(size, held)) {
+    auto const count = part.count() * static_cast<std::int64_t>(sizeof(float));
+    all.weights += part.start.decays ? 2 * count : count; // with transposed matrices
+    all.gradients += count;
+  }
+  return all;
+}
 //! The same by stage; empty where weights are not in shards.
 //! @param bytes_of what a stage with these layers has: `bytes_of(layers)`
 template <class BytesOf>
@@ -173,15 +183,8 @@ struct slot_sizes : stage_slot_sizes<host_machine<float>> {
     moved = std::any_of(table.passes, table.passes + table.size(), [](pp::pass const& what) {
       return what.kind == pp::pass_kind::offloaded_forward;
     });
-    gathered = gathered_by_stage(size, table, [this](layer_range const& held) {
-      gathered_bytes all;
-      for (tensor_part const& part : parts_of(size, held)) {
-        auto const count = part.count() * static_cast<std::int64_t>(sizeof(float));
-        all.weights += part.start.decays ? 2 * count : count;
-        all.gradients += count;
-      }
-      return all;
-    });
+    gathered = gathered_by_stage(
+      size, table, [this](layer_range const& held) { return gathered_on_host(size, held); });
   }
 };
 

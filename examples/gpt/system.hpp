@@ -116,7 +116,9 @@ inline void print_model(options const& o, text_to_learn const& text) {
     unigram_entropy(text.bytes));
 }
 
-inline void print_plan(pp::timetable_view table, pp::timetable_caption const& about) {
+inline void print_plan(options const& o, pp::timetable_view table) {
+  auto const name = name_of(o);
+  pp::timetable_caption const about{name, unit_costs, {}};
   std::string text;
   pp::write_text(text, table, about);
   std::fputs(text.c_str(), stdout);
@@ -132,13 +134,10 @@ inline void print_plan(pp::timetable_view table, pp::timetable_caption const& ab
 }
 
 //! How reports begin.
-inline void begin_run(options const& o,
-                      text_to_learn const& text,
-                      pp::timetable_view plan,
-                      pp::timetable_caption const& about) {
+inline void begin_run(options const& o, text_to_learn const& text, pp::timetable_view plan) {
   make_folder(o.output); // before any work
   print_model(o, text);
-  print_plan(plan, about);
+  print_plan(o, plan);
 }
 //! How they end. @param good whether all gradients are right @return the exit status
 [[nodiscard]] inline int end_run(training const& run, bool good) {

@@ -69,10 +69,6 @@ struct text_to_learn {
 struct batch {
   std::int64_t sequence = 0;
   std::vector<std::uint8_t> bytes; //!< [microbatches, sequence + 1]
-
-  [[nodiscard]] std::uint8_t const* microbatch(std::int64_t index) const {
-    return bytes.data() + index * (sequence + 1);
-  }
 };
 
 //! The microbatches of one replica, of `count` each.

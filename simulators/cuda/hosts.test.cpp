@@ -32,6 +32,25 @@ TEST_CASE("ranks that touch the same host memory are not ordered with each other
   CHECK(standin::found(finding::write_conflict));
 }
 
+TEST_CASE("ranks are processes: each has pageable memory of its own at an address") {
+  static char pageable[64];
+  standin::configure({});
+  standin::run_ranks(2, [&](int rank) {
+    cudaSetDevice(rank);
+    void* device = nullptr;
+    cudaMalloc(&device, 64);
+    cudaMemset(device, 0, 64);
+    cudaDeviceSynchronize();
+    cudaStream_t on = nullptr;
+    cudaStreamCreate(&on);
+    cudaMemcpyAsync(pageable, device, 64, cudaMemcpyDeviceToHost, on);
+    cudaStreamSynchronize(on);
+    cudaStreamDestroy(on);
+    cudaFree(device);
+  });
+  CHECK(standin::summary() == "");
+}
+
 TEST_CASE("only one rank runs at any moment, in the same order every time") {
   auto const run = [](std::uint64_t seed) {
     standin::configuration how;

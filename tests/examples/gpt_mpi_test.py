@@ -57,6 +57,7 @@ def check_training():
     check_two_copies()
     check_clipping()
     check_sizes()
+    check_schedules_of_others()
     assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
@@ -226,6 +227,17 @@ def check_sizes():
     result = run(*SMALL, "--schedule", "chunkflow", "--chunk-counts", "1,1,4,2:3,1", "--steps", "6", "--check")
     assert result.returncode == 0 and "held against one process: 0 values differ\n" in result.stdout, result
     assert "\niterations of 2 sizes: 2 plans made, 5 times one was there\n" in result.stdout, result.stdout
+
+
+def check_schedules_of_others():
+    """Schedules that only another backend runs: the sentence names one that does, and no backend where none does."""
+    for words in (["round-pipe"], ["slimpipe", "--with", "attention-exchange"]):
+        refused(" ".join(words).replace("--", "") + " wants --backend threads: its stages are not layers that go forward and back on "
+                "one device", "--schedule", *words)
+    refused("attention-exchange is for slimpipe alone, whose devices run as many chunks at the same time as there are devices, and not "
+            "for 1f1b", "--schedule", "1f1b", "--with", "attention-exchange")
+    refused("round-pipe goes into sharded-weights and gathered-once alone, which load weights from the host: its devices keep no "
+            "activations, and the vocabulary is in its stages", "--schedule", "round-pipe", "--with", "recompute")
 
 
 def parent_of(process):

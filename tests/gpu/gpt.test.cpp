@@ -84,10 +84,8 @@ gpt::batch random_pieces() {
 
 constexpr std::uint64_t seed = 7;
 
-gpt::step_cut cut(pp::timetable_view table) {
-  return gpt::step_cut(microbatches(),
-                       gpt::cut_sequence(size().sequence, table.over.extents.chunks))
-    .back_from_last(gpt::adds_from_last(table));
+std::vector<std::int64_t> lengths(pp::timetable_view table) {
+  return gpt::whole_lengths(size(), table);
 }
 
 struct training_result {
@@ -109,7 +107,7 @@ std::vector<double> losses_of(Model& model) {
 }
 
 training_result train_on_host() {
-  gpt::single_device<float> model(
+  gpt::single_device model(
     size(), 1, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, seed);
   auto const losses = losses_of(model);
   return {losses, gradients_of(model), {}};
@@ -133,7 +131,7 @@ training_result train(pp::timetable_view table, gpt::gpu_run how) {
   machine::begin();
   if (machine::on_model())
     how.workspace_bytes = 256;
-  auto model = gpt::on_virtual_devices<machine::clock>(size(), table, cut(table), seed, how);
+  auto model = gpt::on_virtual_devices<machine::clock>(size(), table, lengths(table), seed, how);
   auto const losses = losses_of(model);
   training_result result{losses, model.gradients(), model.values()};
   CHECK(machine::findings() == "");
@@ -300,7 +298,7 @@ TEST_CASE(
     gpt::gpu_run how{.numbers = gpt::operands::bf16, .guarded = true, .home = home};
     if (machine::on_model())
       how.workspace_bytes = 256;
-    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, cut(table), seed, how);
+    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, lengths(table), seed, how);
     training_result result{{model.step(random_pieces())}, model.gradients()};
     model.update({}, 0);
     result.values = model.values();
@@ -425,7 +423,7 @@ TEST_CASE(
                      .barriers = barriers};
     if (machine::on_model())
       how.workspace_bytes = 256;
-    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, cut(table), seed, how);
+    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, lengths(table), seed, how);
     double const loss = model.step(pieces);
     training_result result{{loss}, model.gradients()};
     CHECK(machine::findings() == "");
@@ -452,7 +450,7 @@ TEST_CASE(
   optimizer.warm_up = 1;
   optimizer.steps = 2;
   auto const on_host = [] {
-    return gpt::single_device<float>(
+    return gpt::single_device(
       size(), 2, {microbatches(), gpt::cut_sequence(size().sequence, 1)}, seed);
   };
   auto first_step = on_host();
@@ -496,7 +494,7 @@ TEST_CASE(
       if (machine::on_model())
         run.workspace_bytes = 256;
       auto model = gpt::on_virtual_devices<machine::clock, gpt::clipped_gpu_stage>(
-        size(), each.table, cut(each.table), seed, run);
+        size(), each.table, lengths(each.table), seed, run);
       training_result found;
       for (int step = 0; step < 2; ++step)
         found.losses.push_back(model.step(random_pieces()));
@@ -525,9 +523,7 @@ TEST_CASE("two copies of a stage add up what both halves of the batch give on th
     machine::begin();
     if (machine::on_model())
       how.workspace_bytes = 256;
-    gpt::step_cut const whole(table.over.extents.microbatches,
-                              gpt::cut_sequence(size().sequence, 1));
-    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, whole, seed, how);
+    auto model = gpt::on_virtual_devices<machine::clock>(size(), table, lengths(table), seed, how);
     double const loss = model.step(of);
     training_result result{{loss}, model.gradients()};
     if (how.clip != nullptr) {
@@ -565,7 +561,7 @@ TEST_CASE("what the stages lack is refused in one sentence") {
   machine::begin();
   auto const sentence_of = [](pp::timetable_view table, gpt::model_size const& of) {
     try {
-      auto const model = gpt::on_virtual_devices<machine::clock>(of, table, cut(table), seed);
+      auto const model = gpt::on_virtual_devices<machine::clock>(of, table, lengths(table), seed);
     } catch (std::invalid_argument const& refused) {
       return std::string(refused.what());
     }

@@ -191,7 +191,8 @@ double busiest_work(pp::timetable_view table, any_cost const& hidden) {
 
 pp::time_bounds bounds_of(made_table const& made) {
   pp::timetable_view const table = made.table;
-  if (made.frozen || table.over.declared->stages_go_one_way()) { // their paths are not known
+  if (made.frozen ||
+      pp::detail::stages_go_one_way(*table.over.declared)) { // their paths are not known
     pp::time_bound const busiest{.work = busiest_work(table, made.model)};
     return {busiest, busiest};
   }

@@ -37,7 +37,7 @@ class gpu_model : public model_in_stages<Called, Runner> {
 public:
   using model = model_in_stages<Called, Runner>;
 
-  //! @param cut how the timetable cuts the work of a step; others may follow with
+  //! @param lengths tokens of the sequence of each microbatch of a step; others may follow with
   //! gpu_run::any_chunks
   //! @param only the device whose stages are here; without it, all
   //! @param more what the runner is made of next to its plan and the stages
@@ -45,19 +45,19 @@ public:
   template <class... More>
   gpu_model(model_size const& size,
             pp::timetable_view table,
-            step_cut const& cut,
+            std::vector<std::int64_t> const& lengths,
             std::uint64_t seed,
             gpu_run const& how,
             std::optional<int> only,
             More&&... more)
       : model(
-          make_gpu_stages(size, table, cut, seed, how, only),
+          make_gpu_stages(size, table, cut_for(table, lengths), seed, how, only),
           table,
-          cut.lengths(),
+          lengths,
           {gpu_slots(size, how, Called::totals_bytes), how.clip != nullptr && how.clip->early},
           [](copies_of<gpu_stage> all, int) { return Called(called_stage{std::move(all)}); },
           std::forward<More>(more)...),
-        tokens_(cut.tokens()), how_(how), row_count_(rows_behind(table, how)),
+        tokens_(cut_whole(lengths).tokens()), how_(how), row_count_(rows_behind(table, how)),
         rows_(row_count_ * row_bytes) {
     if (how.clip != nullptr)
       this->set_clipping(*how.clip);
@@ -65,7 +65,7 @@ public:
 
   void use(pp::timetable_view table, std::vector<std::int64_t> const& lengths) {
     model::use(table, lengths);
-    tokens_ = cut_for(table, lengths).tokens();
+    tokens_ = cut_whole(lengths).tokens();
   }
 
   //! Forward and backward of all microbatches, without the optimizer unless it is part of the plan.
@@ -198,13 +198,13 @@ private:
 
 //! All stages of a timetable, on virtual devices of the current GPU with an arena each.
 //! @tparam Called of gpu_model: with its optimizer where `how` has clipping
-//! @param cut how the timetable cuts the work of a step
+//! @param lengths tokens of the sequence of each microbatch
 //! @throws std::invalid_argument as make_gpu_stages does
 template <class Clock = pp::detail::polling_clock, class Called = called_stage>
 [[nodiscard]] gpu_model<Called, pp::cuda::stream_runner<std::vector<Called>, Clock>>
 on_virtual_devices(model_size const& size,
                    pp::timetable_view table,
-                   step_cut const& cut,
+                   std::vector<std::int64_t> const& lengths,
                    std::uint64_t seed,
                    gpu_run const& how = {}) {
   int gpu = 0;
@@ -215,7 +215,7 @@ on_virtual_devices(model_size const& size,
     .warm_up = 1,
     .guarded = how.guarded,
     .timed = how.timed};
-  return {size, table, cut, seed, how, std::optional<int>(), over};
+  return {size, table, lengths, seed, how, std::optional<int>(), over};
 }
 
 } // namespace gpt

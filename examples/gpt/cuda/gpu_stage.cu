@@ -114,11 +114,6 @@ struct making {
   std::uint64_t seed;
   gpu_run const& how;
   std::optional<int> only;
-
-  template <class Make>
-  [[nodiscard]] gpu_stages each(Make make) const {
-    return make_by_way<gpu_stage>(table, only, make);
-  }
 };
 
 template <class Element>
@@ -213,20 +208,19 @@ gpu_stages make_exchanged(making const& with) {
   auto const& extents = with.table.over.extents;
   exchanged_slot_sizes<on_gpu::machine<Element>> const slots(
     with.size, *with.how.exchange, extents);
-  step_cut const cut(extents.microbatches, slots.chunks);
-  step_cut const largest(cut.microbatches(), {slots.chunks.back()}); // none is longer
+  auto const last = slots.cut.chunks(0) - 1; // none is longer
+  step_cut const largest(extents.microbatches, {slots.cut.range({0, last})});
   work_of_devices<Element> works(with, largest, bytes_in(slots));
-  std::vector<std::shared_ptr<layer_of_exchange<Element>>> layers(
+  std::vector<std::shared_ptr<layer_of_exchange<Element>>> at_home(
     static_cast<std::size_t>(with.size.layers));
-  return with.each([&](std::size_t, int number, int device) {
+  return make_by_way<gpu_stage>(with.table, with.only, [&](std::size_t, int number, int device) {
     auto const what = slots.stage(number);
-    bool const wants_layer = what.part != pp::layer_part::taken_attention;
-    auto& layer = layers[static_cast<std::size_t>(what.layer)];
-    if (wants_layer && layer == nullptr)
+    std::shared_ptr<layer_of_exchange<Element>> taken;
+    auto& layer = is_taken(what) ? taken : at_home[static_cast<std::size_t>(what.layer)];
+    if (!layer)
       layer = std::make_shared<layer_of_exchange<Element>>(
-        with.seed, works.start(device, slots.held(what.layer), cut));
-    return works.template put<stage_of_exchange<Element>>(
-      device, slots, number, wants_layer ? layer : nullptr, *works.of(device)[0]);
+        with.seed, works.start(device, slots.held(what), slots.cut));
+    return works.template put<stage_of_exchange<Element>>(device, what, layer);
   });
 }
 
@@ -235,7 +229,7 @@ gpu_stages make_pieces(making const& with) {
   auto const cut = cut_around(with.size, with.table, *with.how.barriers);
   sharded_slot_sizes<on_gpu::machine<Element>> const slots{with.size, cut};
   work_of_devices<Element> works(with, cut.step, bytes_in(slots));
-  return with.each([&](std::size_t, int number, int device) {
+  return make_by_way<gpu_stage>(with.table, with.only, [&](std::size_t, int number, int device) {
     piece_of_model const piece(with.size, cut, number);
     return works.template put<stage_of_shards<Element>>(
       device, piece, with.seed, works.start(device, piece.held, cut.step), cut.barriers == 1);

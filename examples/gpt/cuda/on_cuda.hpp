@@ -61,14 +61,12 @@ struct gpu_options {
                                                   int ranks = 0) {
   gpu_options chosen;
   bool bf16 = false;
-  std::int64_t deadline = chosen.deadline.count();
   options usual;
   usual.size.width = 256;
   detail::known_option const of_gpus[] = {
-    {"--bf16", &bf16}, {"--graph", &chosen.graph}, {"--deadline", &deadline, 1000000}};
+    {"--bf16", &bf16}, {"--graph", &chosen.graph}, {"--deadline", &chosen.deadline, 1000000}};
   chosen.common = read_options(words, usual, of_gpus, ranks);
   chosen.numbers = bf16 ? operands::bf16 : operands::float32;
-  chosen.deadline = std::chrono::seconds(deadline);
   if (chosen.common.post_validation && chosen.graph) {
     throw std::invalid_argument("with --post-validation the host decides in the middle of an "
                                 "iteration, which a graph does not let it; leave out --graph");
@@ -196,10 +194,8 @@ int report_run(gpu_options const& chosen,
                int gpus,
                Clipped clipped,
                Check check) {
-  auto const name = name_of(o);
   auto const& table = sizes.front().table;
-  pp::timetable_caption const about{name, unit_costs, {}};
-  begin_run(o, text, table, about);
+  begin_run(o, text, table);
   auto const result = train_checkpointed(o, text, sizes, model);
   std::printf("%s, products in %s\nloss %.3f nats per byte, unigram entropy %.3f\n",
               where,
@@ -210,7 +206,7 @@ int report_run(gpu_options const& chosen,
     report_clipping(o, clipped(), static_cast<std::size_t>(model.first) + result.losses.size());
   if (is_system(o)) { // which has no costs of stages
     std::printf("measured: step %.1f ms\n", 1e3 * result.step_seconds);
-    write_run({o, text, result, table, about}, result.traces.back());
+    write_run({o, text, result, table}, result.traces.back());
   } else {
     auto const cost = pp::costs_of(views_of(result.traces));
     auto const own = share_cores(table, cost, static_cast<int>(o.devices));
@@ -220,7 +216,7 @@ int report_run(gpu_options const& chosen,
                 share_cores(table, cost, gpus),
                 {gpus, "GPU", gpus == 1 ? "GPU of this run" : "GPUs of this run"});
     report_slots(o, result.slots);
-    write_files({o, text, result, table, about}, own, cost);
+    write_files({o, text, result, table}, own, cost);
   }
   return end_run(result, check());
 }
@@ -255,7 +251,7 @@ struct first_step {
     return step_of(vocabulary_system::one_device(o, chosen_timetable(o)));
   if (exchange_in(o))
     return step_of(exchange_system::one_device(o, chosen_timetable(o)));
-  return step_of(single_device<float>(o.size, 1, cut_whole(o.lengths), seed_of(o)));
+  return step_of(single_device(o.size, 1, cut_whole(o.lengths), seed_of(o)));
 }
 
 //! A model on virtual devices of this GPU.
@@ -265,8 +261,7 @@ template <class Clock, class Called = called_stage>
                             pp::timetable_view table,
                             std::vector<std::int64_t> const& lengths,
                             gpu_run const& how) {
-  return on_virtual_devices<Clock, Called>(
-    o.common.size, table, cut_for(table, lengths), seed_of(o.common), how);
+  return on_virtual_devices<Clock, Called>(o.common.size, table, lengths, seed_of(o.common), how);
 }
 
 template <class Clock>

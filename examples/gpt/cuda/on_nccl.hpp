@@ -56,10 +56,10 @@ struct place_in_run {
     with.guarded = how.guarded;
     with.timed = how.timed;
     with.elements = how.numbers == operands::bf16 ? "f32, products of bf16" : "f32";
-    auto const cut = cut_for(of.table, of.lengths);
-    auto const device = std::optional<int>(place.device);
+    auto const& c = o.common;
+    std::optional<int> const device(place.device);
     return gpu_model<Called, runner>(
-      o.common.size, of.table, cut, seed_of(o.common), how, device, line, place.device, with);
+      c.size, of.table, of.lengths, seed_of(c), how, device, line, place.device, with);
   }
   //! Where the last stage is, in its first replica and shard.
   [[nodiscard]] bool reports(pp::timetable_view table) const {
@@ -119,16 +119,14 @@ gradients_of_device(pp::timetable_view table, int device, Read read) {
 //! alone.
 [[nodiscard]] inline pp::rank_group copies_of_rank(pp::timetable_view table,
                                                    pp::rank_group const& pipeline) {
-  int const mirrored = table.over.extents.devices - 1 - pipeline.index;
-  int const first = std::min(pipeline.index, mirrored);
-  auto const rank_at = [&](int device) { return pipeline.ranks[static_cast<std::size_t>(device)]; };
-  std::string const name = pipeline.name + "/copies " + std::to_string(first);
-  if (table.over.extents.where != pp::placement::bidirectional || mirrored == pipeline.index)
-    return {pipeline.index, 0, name, {rank_at(pipeline.index)}};
-  return {first,
-          pipeline.index == first ? 0 : 1,
-          name,
-          {rank_at(first), rank_at(table.over.extents.devices - 1 - first)}};
+  bool const two = table.over.extents.where == pp::placement::bidirectional;
+  int const mirrored = two ? table.over.extents.devices - 1 - pipeline.index : pipeline.index;
+  auto const [first, last] = std::minmax(pipeline.index, mirrored);
+  pp::rank_group all{
+    first, pipeline.index == first ? 0 : 1, pipeline.name + "/copies " + std::to_string(first), {}};
+  for (int device = first; device <= last; device += std::max(last - first, 1))
+    all.ranks.push_back(pipeline.ranks[static_cast<std::size_t>(device)]);
+  return all;
 }
 
 [[nodiscard]] inline pp::rank_group alone(int rank) {

@@ -22,40 +22,6 @@
 
 namespace gpt {
 
-//! to [tokens, columns] += from [tokens, inner] * matrix [inner, columns]. Rows of `to` may be
-//! wider.
-template <class Number>
-void add_product(Number* to,
-                 std::int64_t to_stride,
-                 Number const* from,
-                 Number const* matrix,
-                 std::int64_t tokens,
-                 std::int64_t inner,
-                 std::int64_t columns) {
-  pipelining::attention::add_product<Number>(
-    vectors(), {to, to_stride}, {from, inner, 1}, {matrix, columns}, tokens, inner, columns);
-}
-
-//! to [inner, columns] += transposed(from [tokens, inner]) * other [tokens, columns], last token
-//! first.
-template <class Number>
-void add_outer_products(Number* to,
-                        Number const* from,
-                        Number const* other,
-                        std::int64_t other_stride,
-                        std::int64_t tokens,
-                        std::int64_t inner,
-                        std::int64_t columns) {
-  auto const last = tokens - 1;
-  pipelining::attention::add_product<Number>(vectors(),
-                                             {to, columns},
-                                             {from + last * inner, 1, -inner},
-                                             {other + last * other_stride, -other_stride},
-                                             inner,
-                                             tokens,
-                                             columns);
-}
-
 namespace detail {
 //! value(0), value(1) and so on joined in sixteen chains, for results that wait for no other one.
 //! @param first joins as nothing
@@ -144,18 +110,32 @@ struct matrix_pass {
   forward(Number* y, Number const* x, product_goes to = product_goes::instead) const {
     if (to == product_goes::instead)
       std::fill_n(y, tokens * outputs, Number{0});
-    add_product(y, outputs, x, matrix.values(), tokens, inputs, outputs);
+    pipelining::attention::add_product<Number>(
+      vectors(), {y, outputs}, {x, inputs, 1}, {matrix.values(), outputs}, tokens, inputs, outputs);
   }
   //! dx [tokens, inputs] = dy [tokens, outputs] times the transposed matrix
   [[gnu::noinline]] void
   backward_input(Number* dx, Number const* dy, product_goes to = product_goes::instead) const {
     if (to == product_goes::instead)
       std::fill_n(dx, tokens * inputs, Number{0});
-    add_product(dx, inputs, dy, matrix.transposed(), tokens, outputs, inputs);
+    pipelining::attention::add_product<Number>(vectors(),
+                                               {dx, inputs},
+                                               {dy, outputs, 1},
+                                               {matrix.transposed(), inputs},
+                                               tokens,
+                                               outputs,
+                                               inputs);
   }
   //! The gradient of the matrix += transposed(x) dy, last token first.
   [[gnu::noinline]] void backward_weight(Number const* x, Number const* dy) const {
-    add_outer_products(matrix.gradients(), x, dy, outputs, tokens, inputs, outputs);
+    auto const last = tokens - 1;
+    pipelining::attention::add_product<Number>(vectors(),
+                                               {matrix.gradients(), outputs},
+                                               {x + last * inputs, 1, -inputs},
+                                               {dy + last * outputs, -outputs},
+                                               inputs,
+                                               tokens,
+                                               outputs);
   }
 };
 

@@ -93,13 +93,11 @@ int run_whole_layers(options o, text_to_learn const& text) {
   o.lengths = lengths_of(o.size, table);
   for (auto const name : checked_schedules)
     (void)timetable_of(o, std::string(name)); // what cannot be cut is refused now, not later
-  auto const name = name_of(o);
-  pp::timetable_caption const about{name, unit_costs, {}};
   std::mt19937_64 random(seed_of(o));
   auto const sample = random_batch(text.bytes, 4, o.size.sequence, random);
   if (!o.checkpoint.empty())
     make_folder(o.checkpoint);
-  begin_run(o, text, table, about);
+  begin_run(o, text, table);
 
   auto const cost = measure_passes(o.size, table.over.extents, sample);
   int const cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -119,14 +117,14 @@ int run_whole_layers(options o, text_to_learn const& text) {
   report_slots(o, result.slots);
   report_kept(o, table, result.peaks);
   if (result.interrupted) {
-    write_files({o, text, result, table, about}, own_cores, cost);
+    write_files({o, text, result, table}, own_cores, cost);
     std::printf("interrupted after %zu of %lld steps; schedules were not compared\n",
                 steps_of(result),
                 static_cast<long long>(o.steps));
     return end_run(result, true);
   }
   bool const good = report_sizes(o, text, sizes, result) && report_schedules(o, text, result);
-  write_files({o, text, result, table, about}, own_cores, cost);
+  write_files({o, text, result, table}, own_cores, cost);
   return end_run(result, good);
 }
 

@@ -44,7 +44,7 @@ struct clipped_copies : clipped_stage<stage_copies> {
 };
 
 //! The stages of a timetable on the host, all or those of a device.
-//! @param work by device, or that of the only one
+//! @param work by device
 [[nodiscard]] inline stages_by_way<pipeline_stage>
 make_host_stages(model_size const& size,
                  pp::timetable_view table,
@@ -58,16 +58,19 @@ make_host_stages(model_size const& size,
     cut_for(table, lengths),
     only,
     [&](int stage, int device, layer_range const& layers, step_cut const& seen) {
-      auto& space = work[only ? 0 : static_cast<std::size_t>(device)];
-      auto made = std::make_unique<pipeline_stage>(size, layers, seen, seed, space);
+      auto made = std::make_unique<pipeline_stage>(
+        size, layers, seen, seed, work[static_cast<std::size_t>(device)]);
       if (gathers_weights_of(table, stage))
         made->shard(weight_shard_count);
       return made;
     });
 }
-//! What the stages of devices share, made before these.
+//! What the stages of each device share, made before these.
 struct with_device_work {
   std::vector<host::device_work<float>> work;
+
+  explicit with_device_work(pp::timetable_view table)
+      : work(static_cast<std::size_t>(table.over.extents.devices)) {}
 };
 
 //! A model in stages on the threads of this process, one per device of the timetable.
@@ -85,14 +88,14 @@ public:
                    std::vector<std::int64_t> const& lengths,
                    plan_maker plans,
                    MakeStages make_stages)
-      : with_device_work{std::vector<host::device_work<float>>(
-          static_cast<std::size_t>(table.over.extents.devices))},
-        model_in_stages<Called, pp::thread_runner<std::vector<Called>>>(
-          make_stages(this->work),
-          table,
-          lengths,
-          std::move(plans),
-          [](copies_of<stage_type> all, int) { return Called(std::move(all)); }) {}
+      : with_device_work(table), model_in_stages<Called, pp::thread_runner<std::vector<Called>>>(
+                                   make_stages(this->work),
+                                   table,
+                                   lengths,
+                                   std::move(plans),
+                                   [](copies_of<stage_type> all, int) {
+                                     return Called(std::move(all));
+                                   }) {}
 
   double step(batch const& pieces) {
     this->for_each_stage([&](std::size_t, stage_type& stage) { stage.set_batch(pieces); });

@@ -29,17 +29,15 @@ int run_one(options o, text_to_learn const& text) {
   };
   o.lengths.assign(static_cast<std::size_t>(o.microbatches), o.size.sequence);
   auto&& model = System::pipeline(o, table);
-  auto const name = name_of(o);
-  pp::timetable_caption const about{name, unit_costs, {}};
   auto const plan = shown(table);
-  begin_run(o, text, plan, about);
+  begin_run(o, text, plan);
   auto const result = train_model(o, text, model);
   report_plain(text, result);
   if constexpr (requires { System::in_slots; })
     report_in_slots(o, System::in_slots, model.slots());
   else
     System::report(o, table, model);
-  write_run({o, text, result, plan, about}, shown(result.traces.back()));
+  write_run({o, text, result, plan}, shown(result.traces.back()));
   return end_run(result, check_system_bits<System>(o, text, table));
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "../training.hpp"
@@ -33,28 +34,27 @@ template <class Model>
   MPI_Comm_rank(groups.pipeline, &device);
   std::vector<int> const& homes = model.homes();
   std::vector<std::vector<float>> own(homes.size());
+  std::vector<MPI_Request> sent;
   model.for_each_stage([&](std::size_t s, auto& stage) {
     if (s >= homes.size() || homes[s] != device)
       return; // attention may be on several ranks, without weights
     append(own[s], stage, what);
-    if (device != 0) {
-      auto const count = static_cast<int>(own[s].size());
-      MPI_Send(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline);
-    }
+    auto const count = static_cast<int>(own[s].size());
+    auto& request = sent.emplace_back();
+    MPI_Isend(own[s].data(), count, MPI_FLOAT, 0, static_cast<int>(s), groups.pipeline, &request);
   });
   std::vector<float> all;
   for (std::size_t s = 0; device == 0 && s < own.size(); ++s) {
-    if (homes[s] != 0) {
-      int const tag = static_cast<int>(s);
-      MPI_Status status;
-      int count = 0;
-      MPI_Probe(homes[s], tag, groups.pipeline, &status);
-      MPI_Get_count(&status, MPI_FLOAT, &count);
-      own[s].resize(static_cast<std::size_t>(count));
-      MPI_Recv(own[s].data(), count, MPI_FLOAT, homes[s], tag, groups.pipeline, &status);
-    }
-    all.insert(all.end(), own[s].begin(), own[s].end());
+    int const tag = static_cast<int>(s);
+    MPI_Status status;
+    int count = 0;
+    MPI_Probe(homes[s], tag, groups.pipeline, &status);
+    MPI_Get_count(&status, MPI_FLOAT, &count);
+    all.resize(all.size() + static_cast<std::size_t>(count));
+    MPI_Recv(
+      all.data() + all.size() - count, count, MPI_FLOAT, homes[s], tag, groups.pipeline, &status);
   }
+  MPI_Waitall(static_cast<int>(sent.size()), sent.data(), MPI_STATUSES_IGNORE);
   int shards = 1;
   MPI_Comm_size(groups.shards, &shards);
   if (shards > 1 && device == 0) { // which all have as many numbers
@@ -102,23 +102,21 @@ void step_of_replicas(Device& device,
   copy_in(device, &parameter<float>::gradient, sum.data());
 }
 
-//! What comes before a step.
-struct nothing_before {
-  void operator()(std::int64_t) const {}
-};
+//! What comes before a step, of which it is given the number; empty: nothing.
+using before_step = std::function<void(std::int64_t)>;
 
 //! Trains again, alone and without a pipeline.
 //! @param device one that has all stages and shards. @param update what follows its passes
-//! @param before called with the number of each step
-template <class Device, class Update, class Before = nothing_before>
+template <class Device, class Update>
 [[nodiscard]] trained
-train_alone(rank_run const& run, Device& device, Update update, Before before = {}) {
+train_alone(rank_run const& run, Device& device, Update update, before_step const& before = {}) {
   auto const replicas = run.chosen.layout.replicas;
   batches all(of_all_replicas(run.o, replicas), run.text, 0);
   trained alone;
   for (std::int64_t step = 0; step < run.o.steps; ++step) {
     auto const pieces = all.next();
-    before(step);
+    if (before)
+      before(step);
     step_of_replicas(device, pieces, replicas, run.o.microbatches);
     if (step + 1 == run.o.steps)
       append(alone.gradients, device, &parameter<float>::gradient);

@@ -83,9 +83,8 @@ pp::checkpoint_place checkpoints_of(rank_run const& run) {
 
 //! All steps, with checkpoints between. Returns the gradients of the last one, as `gather` does,
 //! where they will be held against those of one process.
-//! @param before called with the number of each step
-template <class Model, class Before>
-std::vector<float> train(rank_run& run, Model& model, Before before) {
+template <class Model>
+std::vector<float> train(rank_run& run, Model& model, before_step const& before) {
   rank_options const& chosen = run.chosen;
   introduce(run.rank, pp::ranks_of(chosen.layout), run.pipeline_name());
   auto o = of_all_replicas(run.o, chosen.layout.replicas);
@@ -117,7 +116,8 @@ std::vector<float> train(rank_run& run, Model& model, Before before) {
   auto const begin = [&](std::int64_t step) {
     save();
     run.now.step = step;
-    before(step);
+    if (before)
+      before(step);
     model.fail_in_next_step(run.now.attempt == 0 && run.place.replica == 0 &&
                             run.place.shard == 0 && step + 1 == chosen.fail_at);
     return false; // its passes are not measured
@@ -158,10 +158,9 @@ exit_status hold(rank_run const& run, trained own, Alone alone) {
 //! Trains a model and holds it against one process.
 //! @param report what a run ends with, of all weights where it clips; by all ranks together
 //! @param alone trains on one process: `alone()` returns what it has learnt
-//! @param before called with the number of each step
-template <class Model, class Report, class Alone, class Before = nothing_before>
-exit_status
-train_and_hold(rank_run& run, Model& model, Report report, Alone alone, Before before = {}) {
+template <class Model, class Report, class Alone>
+exit_status train_and_hold(
+  rank_run& run, Model& model, Report report, Alone alone, before_step const& before = {}) {
   auto gradients = train(run, model, before);
   model.finish();
   std::vector<float> weights;
@@ -193,7 +192,7 @@ trained train_stages_alone(rank_run const& run,
   // The norm adds up stage by stage.
   auto const stages =
     o.clip != 0 ? cut_model(o.size, table.over.extents) : cut_layers(o.size.layers, 1);
-  single_device<float> device(o.size, stages, cut(0), seed_of(run.o), halves);
+  single_device device(o.size, stages, cut(0), seed_of(run.o), halves);
   std::int64_t taken = 0;
   auto const update = [&](std::int64_t step) {
     if (o.clip != 0)
@@ -292,13 +291,13 @@ exit_status train_tensor(rank_run& run) {
   auto const table = tensor_system::plan(o);
   o.lengths = whole_lengths(o.size, table);
   shard_of_stage const which{run.place.shard, run.chosen.layout.shards};
-  using device = shard_device<shard_sums>;
-  left_to_mpi<device> kept(device{{}, {run.groups.shards, run.wait_for("the other shards")}});
-  device& here = *kept;
-  left_to_mpi<rank_of<tensor_stage<shard_sums>>> stages(
+  left_to_mpi<shard_sums> kept(run.groups.shards, run.wait_for("the other shards"));
+  shard_sums& sums = *kept;
+  shard_device here{[&](std::vector<float> const& part) { return sums.begin(part); },
+                    [&](std::size_t one, std::vector<float>& sum) { sums.end(one, sum); }};
+  left_to_mpi<rank_of<tensor_stage>> stages(
     run, table, plan_maker{shard_slots(o.size, which)}, [&](auto&) {
-      return make_shards<shard_sums>(
-        o.size, which, table, seed_of(o), std::span(&here, 1), run.place.device);
+      return make_shards(o.size, which, table, seed_of(o), std::span(&here, 1), run.place.device);
     });
   auto& model = *stages;
   auto const report = [&](auto const&) {

@@ -36,31 +36,25 @@ public:
     weights_.resize(static_cast<std::size_t>(numbers[static_cast<std::size_t>(rank_)]));
     gradients_.resize(weights_.size());
     outgoing_.resize(groups.size());
-    outgoing_requests_.resize(groups.size(), MPI_REQUEST_NULL);
   }
 
   //! Before a step: the weights set out, once for forward passes and once for backward passes.
   void begin() {
     copy_out(own_, &parameter<float>::value, weights_.data());
     auto const count = static_cast<int>(weights_.size());
-    for (bool const back : {false, true}) {
-      if (rank_ != 0) {
-        check(MPI_Isend(
-          weights_.data(), count, MPI_FLOAT, 0, tag(rank_, back), world_, &sent_[back ? 1 : 0]));
-      }
-    }
-    if (rank_ != last_) {
+    for (bool const back : {false, true})
+      if (rank_ != 0)
+        check(
+          MPI_Isend(weights_.data(), count, MPI_FLOAT, 0, tag(rank_, back), world_, &one_more()));
+    if (rank_ != last_)
       check(MPI_Irecv(
-        gradients_.data(), count, MPI_FLOAT, last_, gradient_tag(rank_), world_, &received_));
-    }
+        gradients_.data(), count, MPI_FLOAT, last_, gradient_tag(rank_), world_, &one_more()));
   }
   //! After it: the gradients are here.
   void end() {
-    wait_(sent_[0]);
-    wait_(sent_[1]);
-    wait_(received_);
-    for (MPI_Request& request : outgoing_requests_)
+    for (MPI_Request& request : under_way_)
       wait_(request);
+    under_way_.clear();
     copy_in(own_, &parameter<float>::gradient, gradients_.data());
   }
 
@@ -93,7 +87,7 @@ public:
                     home,
                     gradient_tag(home),
                     world_,
-                    &outgoing_requests_[group]));
+                    &one_more()));
   }
 
   [[nodiscard]] host_stage<float>& own() { return own_; }
@@ -102,6 +96,7 @@ private:
   static int tag(int group, bool back) { return 3 * group + (back ? 1 : 0); }
   static int gradient_tag(int group) { return 3 * group + 2; }
   static void check(int code) { check_begun(code, "move weights or gradients"); }
+  MPI_Request& one_more() { return under_way_.emplace_back(MPI_REQUEST_NULL); }
 
   int rank_;
   int last_; // rank
@@ -112,9 +107,7 @@ private:
   std::vector<float> weights_;
   std::vector<float> gradients_;
   std::vector<std::vector<float>> outgoing_; // by group, on the last rank
-  std::vector<MPI_Request> outgoing_requests_;
-  MPI_Request sent_[2]{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-  MPI_Request received_ = MPI_REQUEST_NULL;
+  std::vector<MPI_Request> under_way_;       // of this step
 };
 
 //! This rank's share of the model, and of the microbatches.

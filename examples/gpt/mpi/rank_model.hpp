@@ -81,18 +81,17 @@ public:
   //! @param make_stages gives those of this rank by way, of what they share
   template <class MakeStages>
   model_on_rank(rank_run& run, pp::timetable_view table, plan_maker plans, MakeStages make_stages)
-      : with_device_work{std::vector<host::device_work<float>>(1)},
-        model(
-          make_stages(this->work),
-          table,
-          run.o.lengths,
-          std::move(plans),
-          [&](copies_of<stage_type> all, int stage) {
-            return make_place(run, table, std::move(all), stage);
-          },
-          run.line(),
-          run.groups.pipeline,
-          run.runner_options()),
+      : with_device_work(table), model(
+                                   make_stages(this->work),
+                                   table,
+                                   run.o.lengths,
+                                   std::move(plans),
+                                   [&](copies_of<stage_type> all, int stage) {
+                                     return make_place(run, table, std::move(all), stage);
+                                   },
+                                   run.line(),
+                                   run.groups.pipeline,
+                                   run.runner_options()),
         pipeline_(run.groups.pipeline), homes_(homes_of(table)),
         reports_loss_(run.place.device == homes_[this->stage_count() - 1]) {}
 

@@ -61,14 +61,12 @@ struct rank_options {
   rank_options chosen;
   if (std::find(words.begin(), words.end(), "--output") != words.end())
     throw std::invalid_argument("--output is not for gpt_mpi: no files are written");
-  std::int64_t deadline = chosen.deadline.count();
   detail::known_option const of_ranks[] = {{"--check", &chosen.check},
                                            {"--restarts", &chosen.restarts, 1000000},
                                            {"--fail-at", &chosen.fail_at, 1000000},
-                                           {"--deadline", &deadline, 1000000},
+                                           {"--deadline", &chosen.deadline, 1000000},
                                            {"--reports", &chosen.reports}};
   chosen.training = read_options(words, {}, of_ranks, ranks);
-  chosen.deadline = std::chrono::seconds(deadline);
   if (chosen.restarts > 0 && chosen.training.checkpoint.empty())
     throw std::invalid_argument("--restarts wants a --checkpoint to go on from");
   auto const shards = static_cast<int>(shards_of_stages(chosen.training));

@@ -55,6 +55,29 @@ using exchange_sizes = exchanged_slot_sizes<host_machine<float>>;
   };
 }
 
+//! All stages. @param work by device
+[[nodiscard]] inline stages_by_way<exchanged_piece>
+make_exchanged(model_size const& size,
+               exchange_schedule const& schedule,
+               pp::timetable_view table,
+               std::uint64_t seed,
+               std::vector<host::device_work<float>>& work) {
+  using layer = exchanged_piece::layer;
+  exchange_sizes const slots(size, schedule, table.over.extents);
+  std::vector<std::shared_ptr<layer>> at_home(static_cast<std::size_t>(size.layers));
+  return make_by_way<exchanged_piece>(table, {}, [&](std::size_t, int number, int device) {
+    auto const what = slots.stage(number);
+    std::shared_ptr<layer> taken;
+    auto& of = is_taken(what) ? taken : at_home[static_cast<std::size_t>(what.layer)];
+    if (!of) {
+      auto* const own = &work[static_cast<std::size_t>(device)];
+      of = std::make_shared<layer>(
+        seed, stage_start<host_machine<float>>{size, slots.held(what), slots.cut, own});
+    }
+    return std::make_unique<exchanged_piece>(what, of);
+  });
+}
+
 //! A GPT of as many layers as the schedule has stages, on the threads of this process.
 struct exchanged_pipeline : model_on_threads<copies_of<exchanged_piece>> {
   //! @param table of this schedule, or of all its stages on one device
@@ -63,24 +86,11 @@ struct exchanged_pipeline : model_on_threads<copies_of<exchanged_piece>> {
                      pp::timetable_view table,
                      std::uint64_t seed,
                      decltype(plan_maker::lower) lower = lower_by<pp::communicators::one>)
-      : model_on_threads(table,
-                         whole_lengths(size, table),
-                         {exchange_slots(size, schedule), false, lower},
-                         [&](auto& shared) {
-                           exchange_sizes const slots(size, schedule, table.over.extents);
-                           std::vector<std::shared_ptr<exchanged_piece::layer>> layers(
-                             static_cast<std::size_t>(size.layers));
-                           return make_by_way<exchanged_piece>(
-                             table, {}, [&](std::size_t, int number, int device) {
-                               auto& own = shared[static_cast<std::size_t>(device)];
-                               auto const layer = slots.stage(number).layer;
-                               auto& of = layers[static_cast<std::size_t>(layer)];
-                               if (!of)
-                                 of = std::make_shared<exchanged_piece::layer>(
-                                   seed, slots.start(slots.held(layer), own));
-                               return std::make_unique<exchanged_piece>(slots, number, of, own);
-                             });
-                         }) {}
+      : model_on_threads(
+          table,
+          whole_lengths(size, table),
+          {exchange_slots(size, schedule), false, lower},
+          [&](auto& shared) { return make_exchanged(size, schedule, table, seed, shared); }) {}
 };
 
 //! SlimPipe's exchange of attention; see system.hpp.
@@ -89,24 +99,14 @@ struct exchange_system {
   static constexpr char const* in_slots =
     "Activations, with queries and keys of other devices, in slots";
 
-  //! A stage is a layer.
-  static registry::schedule_choice choice(options const& o) {
-    auto result = choice_of(o, name_of(o));
-    (void)registry::arrange(result); // refuses other schedules than slimpipe
-    if (!result.stages_per_device) {
-      result.stages_per_device =
-        static_cast<int>(std::max(o.size.layers / o.devices, std::int64_t{1}));
-    }
-    return result;
-  }
   static exchange_schedule schedule(options const& o) {
-    auto const chosen = choice(o);
-    return {{chosen.chunks.value_or(chosen.devices), *chosen.stages_per_device}, {}};
+    auto const chosen = choice_of(o, name_of(o));
+    return {{chosen.chunks.value_or(chosen.devices), chosen.stages_per_device.value_or(1)}, {}};
   }
   //! @throws std::invalid_argument where layers are no stages, or an option does not go with it
   static pp::dynamic_timetable plan(options const& o) {
     check_system(o, "the exchange of attention");
-    auto table = registry::make_named_timetable(choice(o), unit_costs);
+    auto table = registry::make_named_timetable(choice_of(o, name_of(o)), unit_costs);
     auto const layers = schedule(o).inside(table.over.extents).stages();
     if (layers != o.size.layers) {
       throw std::invalid_argument("the exchange of attention has a layer in every stage, " +

@@ -24,40 +24,37 @@ namespace gpt {
 //! What lies on the host: the layers with their parameters, each with the end of the model next to
 //! it; and what goes into each layer, of every microbatch.
 struct model_on_host {
-  host::device_work<float> work;
+  step_cut cut;
+  host::device_work<float> between_steps;
   std::vector<host_stage<float>> layers;
   std::vector<std::vector<float>> inputs; //!< [M x layers][tokens, width]
 
+  model_on_host(model_size const& size, std::int64_t microbatches, std::uint64_t seed)
+      : cut(microbatches, cut_sequence(size.sequence, 1)),
+        inputs(static_cast<std::size_t>(microbatches * size.layers),
+               std::vector<float>(static_cast<std::size_t>(size.sequence * size.width))) {
+    for (layer_range const& layer : cut_layers(size.layers, size.layers))
+      layers.emplace_back(size, layer, cut, seed, between_steps);
+  }
   [[nodiscard]] std::vector<float>& input(std::int64_t microbatch, std::size_t layer) {
     return inputs[static_cast<std::size_t>(microbatch) * layers.size() + layer];
   }
 };
 
-//! What the stages of a device share, with slots for the layers of one.
-struct lent_device {
-  host::device_work<float> work{};
-  std::vector<own_slots> slots{};
-};
-
-//! Some layers, as one stage of RoundPipe: forward alone, or forward again and back.
+//! Some layers, as one stage of RoundPipe: forward alone, or forward again and back. The last layer
+//! only has the latter, so that the stage with it gets its input from the stage before.
 class loaded_stage {
 public:
-  struct span {
-    std::int64_t first;
-    std::int64_t last;
-    bool turns; //!< the first that goes back: its input comes from the stage before
-  };
-
-  loaded_stage(
-    model_size const& size, step_cut const& step, model_on_host& host, lent_device& device, span of)
-      : host_(&host), device_(&device), first_(static_cast<std::size_t>(of.first)),
-        turns_(of.turns) {
+  loaded_stage(model_size const& size,
+               model_on_host& host,
+               host::device_work<float>& work,
+               layer_range const& held)
+      : host_(&host), held_(held), slots_(static_cast<std::size_t>(held.last - held.first)) {
     auto const each_layer = cut_layers(size.layers, size.layers);
-    for (auto layer = of.first; layer < of.last; ++layer) {
-      pieces_.emplace_back(size, each_layer[static_cast<std::size_t>(layer)], step, 0, device.work);
+    for (auto layer = held.first; layer < held.last; ++layer) {
+      pieces_.emplace_back(size, each_layer[static_cast<std::size_t>(layer)], host.cut, 0, work);
       pieces_.back().shard(0);
     }
-    device.slots.resize(std::max(device.slots.size(), pieces_.size()));
     for (auto& each : between_)
       each.resize(static_cast<std::size_t>(size.sequence * size.width));
   }
@@ -66,29 +63,12 @@ public:
     for (auto& piece : pieces_)
       piece.set_batch(pieces);
   }
-  [[nodiscard]] std::vector<host_stage<float>> const& pieces() const { return pieces_; }
   [[nodiscard]] double loss() const { return pieces_.back().loss(); }
 
-  void forward(pp::context const& where, pp::input in, pp::output out) {
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      if (in.data != nullptr) // the first piece embeds
-        std::copy_n(in.as<float>().data(),
-                    between_[0].size(),
-                    host_->input(where.microbatch, first_ + i).begin());
-      in = forward(where, i, in, i + 1 < pieces_.size() ? between(i) : out);
-    }
+  void run_half(pp::pass_kind kind, pp::composite_half const& given, int) {
+    auto const& [where, in, out] = given;
+    kind == pp::pass_kind::forward ? forward(where, in, out) : backward(where, in, out);
   }
-  void backward(pp::context const& where, pp::input in, pp::output out) {
-    auto x = turns_ ? in : read(message_in(host_->input(where.microbatch, first_)));
-    for (std::size_t i = 0; i < pieces_.size(); ++i)
-      x = forward(where, i, x, between(i));
-    for (std::size_t i = pieces_.size(); i-- > 0;) { // the head does not read its input
-      auto const dx = i == 0 && out.slot >= 0 ? out : between(i);
-      pieces_[i].run_half(pp::pass_kind::backward, {slots(where, i), in, dx});
-      in = read(dx);
-    }
-  }
-
   void gather_weights(pp::context const&, pp::output out) {
     float* to = out.as<float>().data();
     each_with_home([&](host_stage<float>& piece, host_stage<float>& home) {
@@ -117,11 +97,32 @@ public:
   }
 
 private:
+  void forward(pp::context const& where, pp::input in, pp::output out) {
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      if (in.data != nullptr) // the first piece embeds
+        std::copy_n(in.as<float>().data(),
+                    between_[0].size(),
+                    host_->input(where.microbatch, first() + i).begin());
+      in = forward(where, i, in, i + 1 < pieces_.size() ? between(i) : out);
+    }
+  }
+  void backward(pp::context const& where, pp::input in, pp::output out) {
+    auto x = held_.ends ? in : read(message_in(host_->input(where.microbatch, first())));
+    for (std::size_t i = 0; i < pieces_.size(); ++i)
+      x = forward(where, i, x, between(i));
+    for (std::size_t i = pieces_.size(); i-- > 0;) { // the head does not read its input
+      auto const dx = i == 0 && out.slot >= 0 ? out : between(i);
+      pieces_[i].run_half(pp::pass_kind::backward, {slots(where, i), in, dx});
+      in = read(dx);
+    }
+  }
+
   //! What goes from a piece to the next one, or back.
   [[nodiscard]] pp::output between(std::size_t piece) { return message_in(between_[piece % 2]); }
   [[nodiscard]] pp::context slots(pp::context const& where, std::size_t piece) {
-    return device_->slots[piece].at(pieces_[piece], unit{where.microbatch, 0});
+    return slots_[piece].at(pieces_[piece], unit{where.microbatch, 0});
   }
+  [[nodiscard]] std::size_t first() const { return static_cast<std::size_t>(held_.first); }
   //! One piece. Returns what it has handed on.
   pp::input
   forward(pp::context const& where, std::size_t piece, pp::input const& x, pp::output const& y) {
@@ -131,29 +132,14 @@ private:
   template <class Visit>
   void each_with_home(Visit visit) {
     for (std::size_t i = 0; i < pieces_.size(); ++i)
-      visit(pieces_[i], host_->layers[first_ + i]);
+      visit(pieces_[i], host_->layers[first() + i]);
   }
 
   model_on_host* host_;
-  lent_device* device_;
-  std::size_t first_; // layer
-  bool turns_;
+  layer_range held_;
+  std::vector<own_slots> slots_;          // of each layer
   std::vector<host_stage<float>> pieces_; // a layer each
   std::vector<float> between_[2];         // what goes from piece to piece
-};
-
-//! Bytes of messages, and of the weights and gradients of a stage.
-struct round_sizes {
-  std::int64_t message = 0;
-  std::vector<std::int64_t> weights; //!< by stage
-  std::vector<std::int64_t> gradients;
-
-  [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
-    return of == pp::slot_class::weights          ? weights[maker.stage]
-           : of == pp::slot_class::full_gradients ? gradients[maker.stage]
-           : of == pp::slot_class::output         ? message
-                                                  : 0;
-  }
 };
 
 //! The list of stages that takes least, where layers are equal.
@@ -187,80 +173,85 @@ even_list(model_size const& size, std::int64_t forward, std::int64_t backward) {
   return list;
 }
 
+//! The layers of every stage of a list, those that go forward first.
+[[nodiscard]] inline std::vector<layer_range> layers_of(model_size const& size,
+                                                        pp::round_stages const& list) {
+  std::vector<layer_range> stages;
+  auto const put = [&](std::int64_t first, std::int64_t last) {
+    stages.push_back({first, last, first == 0, last == size.layers});
+  };
+  std::int64_t at = 0;
+  for (int const run : list.forward) {
+    put(at, at + run);
+    at += run;
+  }
+  at = size.layers;
+  for (int const run : list.backward) {
+    put(at - run, at);
+    at -= run;
+  }
+  return stages;
+}
+
+//! What the slots of such stages take: messages, and the weights and gradients of a stage.
+[[nodiscard]] inline sizes_of_plan round_slots(model_size const& size,
+                                               pp::round_stages const& list) {
+  struct round_sizes {
+    std::int64_t message;
+    std::vector<gathered_bytes> stages{};
+
+    [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+      return of == pp::slot_class::weights          ? stages[maker.stage].weights
+             : of == pp::slot_class::full_gradients ? stages[maker.stage].gradients
+             : of == pp::slot_class::output         ? message
+                                                    : 0;
+    }
+  };
+  return [=](pp::timetable_view, auto const&) {
+    round_sizes sizes{size.sequence * size.width * static_cast<std::int64_t>(sizeof(float))};
+    for (layer_range const& held : layers_of(size, list))
+      sizes.stages.push_back(gathered_on_host(size, held));
+    return plan_sizes(std::move(sizes), gathered_pools);
+  };
+}
+
 //! The model on the threads of this process, one per device, none of which owns any part of it.
-class round_model {
+class round_model : public model_on_host, public model_on_threads<copies_of<loaded_stage>> {
 public:
   //! @param table of RoundPipe over this list, with its weights in with_sharded_weights
   round_model(model_size const& size,
-              pp::round_stages list,
+              pp::round_stages const& list,
               pp::timetable_view table,
               std::uint64_t seed)
-      : cut_(table.over.extents.microbatches, cut_sequence(size.sequence, 1)),
-        list_(std::move(list)), devices_(static_cast<std::size_t>(table.over.extents.devices)) {
-    make_stages(size, seed);
-    sizes_.message = size.sequence * size.width * bytes_of_number;
-    for (auto const& each : stages_) {
-      auto& weights = sizes_.weights.emplace_back(0);
-      auto& gradients = sizes_.gradients.emplace_back(0);
-      for (auto const& piece : each.pieces()) {
-        weights += piece.weight_numbers() * bytes_of_number; // with transposed matrices
-        gradients += piece.gradient_numbers() * bytes_of_number;
-      }
-    }
-    plan_ = pp::lower(table, sizes_);
-    runner_ = std::make_unique<pp::thread_runner<std::vector<loaded_stage>>>(plan_, stages_);
-  }
+      : model_on_host(size, table.over.extents.microbatches, seed),
+        model_on_threads(
+          table,
+          whole_lengths(size, table),
+          {round_slots(size, list)},
+          [&](auto& shared) {
+            auto const held = layers_of(size, list);
+            return make_by_way<loaded_stage>(table, {}, [&](std::size_t, int stage, int device) {
+              return std::make_unique<loaded_stage>(size,
+                                                    *this,
+                                                    shared[static_cast<std::size_t>(device)],
+                                                    held[static_cast<std::size_t>(stage)]);
+            });
+          }),
+        turns_(list.forward.size()) {}
 
   double step(batch const& pieces) {
-    for (auto& stage : stages_)
-      stage.set_batch(pieces);
-    runner_->step();
-    return stages_[list_.forward.size()].loss();
+    for_each_stage([&](std::size_t, loaded_stage& stage) { stage.set_batch(pieces); });
+    run_plan();
+    return ways().front()[turns_]->loss();
   }
   void update(adamw const& optimizer, std::int64_t step) {
-    for (auto& layer : host_.layers)
+    for (auto& layer : layers)
       layer.update(optimizer, step);
   }
-  [[nodiscard]] std::vector<host_stage<float>>& stages() { return host_.layers; }
-  [[nodiscard]] pp::dynamic_timetable trace() const { return runner_->trace(); }
-  [[nodiscard]] std::vector<device_row> slots() const {
-    return pool_rows(plan_.view(), trace(), sizes_, gathered_pools);
-  }
-  [[nodiscard]] pp::plan_view plan() const { return plan_.view(); }
-  [[nodiscard]] round_sizes const& sizes() const { return sizes_; }
+  [[nodiscard]] std::vector<host_stage<float>>& stages() { return layers; }
 
 private:
-  static constexpr std::int64_t bytes_of_number = sizeof(float);
-
-  void make_stages(model_size const& size, std::uint64_t seed) {
-    for (auto const& layer : cut_layers(size.layers, size.layers))
-      host_.layers.emplace_back(size, layer, cut_, seed, host_.work);
-    host_.inputs.assign(static_cast<std::size_t>(cut_.microbatches() * size.layers),
-                        std::vector<float>(static_cast<std::size_t>(size.sequence * size.width)));
-    auto const put = [&](loaded_stage::span of) {
-      auto& device = devices_[stages_.size() % devices_.size()];
-      stages_.emplace_back(size, cut_, host_, device, of);
-    };
-    std::int64_t at = 0;
-    for (int const run : list_.forward) {
-      put({at, at + run, false});
-      at += run;
-    }
-    at = size.layers;
-    for (int const run : list_.backward) {
-      put({at - run, at, at == size.layers});
-      at -= run;
-    }
-  }
-
-  step_cut cut_;
-  pp::round_stages list_;
-  model_on_host host_;
-  std::vector<lent_device> devices_;
-  std::vector<loaded_stage> stages_;
-  round_sizes sizes_;
-  pp::plan plan_;
-  std::unique_ptr<pp::thread_runner<std::vector<loaded_stage>>> runner_;
+  std::size_t turns_; // the first stage that goes back
 };
 
 //! RoundPipe: devices take stages in turn; see system.hpp.
@@ -292,7 +283,7 @@ struct round_system {
   static round_model pipeline(options const& o, pp::timetable_view table) {
     return {o.size, list(o), table, seed_of(o)};
   }
-  static single_device<float> one_device(options const& o, pp::timetable_view) {
+  static single_device one_device(options const& o, pp::timetable_view) {
     return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
   }
 };

@@ -79,14 +79,6 @@ private:
   std::map<std::size_t, round> under_way_; // by number of the sum
 };
 
-struct group_member {
-  all_reduce_group* group = nullptr;
-  std::size_t number = 0;
-
-  std::size_t begin(std::vector<float> const& part) { return group->begin(number, part); }
-  void end(std::size_t which, std::vector<float>& sum) { group->end(which, sum); }
-};
-
 //! Such a model on the threads of this process: a pipeline for each shard.
 class tensor_pipeline {
 public:
@@ -100,21 +92,28 @@ public:
       groups_.push_back(std::make_unique<all_reduce_group>(static_cast<std::size_t>(shards)));
     for (std::int64_t number = 0; number < shards; ++number) {
       auto& own = *devices_.emplace_back(std::make_unique<shard_devices>(devices));
-      for (std::size_t device = 0; device < devices; ++device)
-        own[device].sums = {groups_[device].get(), static_cast<std::size_t>(number)};
+      for (std::size_t device = 0; device < devices; ++device) {
+        auto& group = *groups_[device];
+        own[device].begin_sum = [&group, number](std::vector<float> const& part) {
+          return group.begin(static_cast<std::size_t>(number), part);
+        };
+        own[device].end_sum = [&group](std::size_t which, std::vector<float>& sum) {
+          group.end(which, sum);
+        };
+      }
       shard_of_stage const which{number, shards};
-      pipelines_.push_back(std::make_unique<pipeline_of_shard>(
-        make_shards<group_member>(size, which, table, seed, own),
-        table,
-        whole_lengths(size, table),
-        plan_maker{shard_slots(size, which)},
-        [](copies_of<stage> all, int) { return all; }));
+      pipelines_.push_back(
+        std::make_unique<pipeline_of_shard>(make_shards(size, which, table, seed, own),
+                                            table,
+                                            whole_lengths(size, table),
+                                            plan_maker{shard_slots(size, which)},
+                                            [](copies_of<tensor_stage> all, int) { return all; }));
     }
   }
 
   double step(batch const& pieces) {
     for (auto& each : pipelines_)
-      each->for_each_stage([&](std::size_t, stage& one) { one.set_batch(pieces); });
+      each->for_each_stage([&](std::size_t, tensor_stage& one) { one.set_batch(pieces); });
     for (auto& each : devices_)
       for (auto& device : *each)
         device.counts = {};
@@ -132,7 +131,7 @@ public:
 
   void update(adamw const& optimizer, std::int64_t step) {
     for (auto& each : pipelines_)
-      each->for_each_stage([&](std::size_t, stage& one) { one.update(optimizer, step); });
+      each->for_each_stage([&](std::size_t, tensor_stage& one) { one.update(optimizer, step); });
   }
 
   //! When each pass of the first shard ran in the last step, in seconds; and its slots.
@@ -153,14 +152,13 @@ public:
   template <class Visit>
   void for_each_parameter(Visit visit) {
     for (auto& each : pipelines_)
-      each->for_each_stage([&](std::size_t, stage& one) { one.for_each_parameter(visit); });
+      each->for_each_stage([&](std::size_t, tensor_stage& one) { one.for_each_parameter(visit); });
   }
 
 private:
-  using stage = tensor_stage<group_member>;
-  using called = std::vector<copies_of<stage>>;
-  using pipeline_of_shard = model_in_stages<copies_of<stage>, pp::thread_runner<called>>;
-  using shard_devices = std::vector<shard_device<group_member>>;
+  using called = copies_of<tensor_stage>;
+  using pipeline_of_shard = model_in_stages<called, pp::thread_runner<std::vector<called>>>;
+  using shard_devices = std::vector<shard_device>;
 
   std::vector<std::unique_ptr<all_reduce_group>> groups_; // by device
   std::vector<std::unique_ptr<shard_devices>> devices_;   // by shard
@@ -231,7 +229,10 @@ struct tensor_system {
     report_in_slots(o, "Slots of a shard of " + std::to_string(shards_of_stages(o)), slots);
     std::printf("\nSums over the shards in a step; exposed: waited for with nothing done beside");
     auto const row = [&counts](char const* name, std::int64_t sum_counts::*number) {
-      return device_row_of(name, counts, number);
+      device_row all{name, {}};
+      for (sum_counts const& of_device : counts)
+        all.numbers.push_back(of_device.*number);
+      return all;
     };
     std::vector<std::int64_t> alone; // passes all of whose sums are exposed
     for (int device = 0; device < ran.over.extents.devices; ++device)

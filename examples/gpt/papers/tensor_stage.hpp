@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -164,24 +165,21 @@ struct sum_counts {
   std::int64_t exposed_passes = 0;
 };
 
-//! A device of the pipeline of one shard.
-//! @tparam Sums of the parts of the same device in the pipelines of all shards. A sum has two ends:
-//! `begin(part)` returns which one it is, `end(number, sum)` waits for it. At most two are under
-//! way.
-template <class Sums>
+//! A device of the pipeline of one shard. It adds up parts with the same device in the pipelines of
+//! all shards. A sum has two ends, and at most two are under way.
 struct shard_device {
+  std::function<std::size_t(std::vector<float> const&)> begin_sum{}; //!< returns which one it is
+  std::function<void(std::size_t, std::vector<float>&)> end_sum{};   //!< waits for it
   host::device_work<float> work_space{};
-  Sums sums{};
   std::int64_t work = 0; //!< pieces of passes so far
   sum_counts counts{};
 };
 
 //! A pass of a shard as part of a program: in pieces, each with the wait for the sum before it.
-template <class Sums>
 class woven_pass {
 public:
   woven_pass(stage_shard& shard,
-             shard_device<Sums>& at,
+             shard_device& at,
              pp::pass_kind kind,
              pp::composite_half const& given,
              std::vector<std::byte>& room)
@@ -199,7 +197,7 @@ public:
     if (under_way_) {
       if (at_->work == work_)
         ++exposed_; // nobody has done anything meanwhile
-      at_->sums.end(number_, sum_);
+      at_->end_sum(number_, sum_);
       shard_->join(now_, next_ - 1, sum_);
       under_way_ = false;
     }
@@ -210,7 +208,7 @@ public:
     shard_->compute(now_, next_);
     ++at_->work;
     if (now_.kind != pp::pass_kind::backward_weight) {
-      number_ = at_->sums.begin(now_.part);
+      number_ = at_->begin_sum(now_.part);
       work_ = at_->work;
       under_way_ = true;
     }
@@ -233,7 +231,7 @@ private:
   }
 
   stage_shard* shard_;
-  shard_device<Sums>* at_;
+  shard_device* at_;
   shard_pass now_;
   float* out_;
   std::int64_t next_ = 0;
@@ -245,7 +243,6 @@ private:
 };
 
 //! A stage of the pipeline of one shard, as the library calls it.
-template <class Sums>
 class tensor_stage : public stage_shard {
 public:
   //! @param at must outlive this
@@ -254,7 +251,7 @@ public:
                std::int64_t microbatches,
                std::uint64_t seed,
                shard_of_stage which,
-               shard_device<Sums>& at)
+               shard_device& at)
       : stage_shard(size, layers, microbatches, seed, which, at.work_space), at_(&at),
         room_(static_cast<std::size_t>(bytes(pp::slot_class::weight_input, {}))) {}
 
@@ -280,7 +277,7 @@ public:
   }
 
 private:
-  shard_device<Sums>* at_;
+  shard_device* at_;
   std::vector<std::byte> room_; // of a fused backward pass
 };
 
@@ -300,22 +297,20 @@ private:
 
 //! A shard of every stage, or of those of a device.
 //! @param devices all, or the only one
-template <class Sums>
-[[nodiscard]] stages_by_way<tensor_stage<Sums>> make_shards(model_size const& size,
-                                                            shard_of_stage which,
-                                                            pp::timetable_view table,
-                                                            std::uint64_t seed,
-                                                            std::span<shard_device<Sums>> devices,
-                                                            std::optional<int> only = {}) {
+[[nodiscard]] inline stages_by_way<tensor_stage> make_shards(model_size const& size,
+                                                             shard_of_stage which,
+                                                             pp::timetable_view table,
+                                                             std::uint64_t seed,
+                                                             std::span<shard_device> devices,
+                                                             std::optional<int> only = {}) {
   auto const held = cut_layers(size.layers, table.over.extents.stages());
-  return make_by_way<tensor_stage<Sums>>(table, only, [&](std::size_t, int number, int device) {
-    return std::make_unique<tensor_stage<Sums>>(
-      size,
-      held[static_cast<std::size_t>(number)],
-      table.over.extents.microbatches,
-      seed,
-      which,
-      devices[only ? 0 : static_cast<std::size_t>(device)]);
+  return make_by_way<tensor_stage>(table, only, [&](std::size_t, int number, int device) {
+    return std::make_unique<tensor_stage>(size,
+                                          held[static_cast<std::size_t>(number)],
+                                          table.over.extents.microbatches,
+                                          seed,
+                                          which,
+                                          devices[only ? 0 : static_cast<std::size_t>(device)]);
   });
 }
 

@@ -93,8 +93,7 @@ using piece_sizes = sharded_slot_sizes<host_machine<float>>;
   };
 }
 
-//! All pieces, or those of a device.
-//! @param work by device, or that of the only one
+//! All pieces, or those of a device. @param work by device
 [[nodiscard]] inline stages_by_way<sharded_piece>
 make_pieces(model_size const& size,
             int barriers,
@@ -104,8 +103,8 @@ make_pieces(model_size const& size,
             std::optional<int> only = {}) {
   auto const cut = cut_around(size, table, barriers);
   return make_by_way<sharded_piece>(table, only, [&](std::size_t, int number, int device) {
-    auto& space = work[only ? 0 : static_cast<std::size_t>(device)];
-    return std::make_unique<sharded_piece>(size, number, cut, seed, space);
+    return std::make_unique<sharded_piece>(
+      size, number, cut, seed, work[static_cast<std::size_t>(device)]);
   });
 }
 

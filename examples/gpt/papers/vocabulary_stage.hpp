@@ -197,15 +197,23 @@ struct piece_of_model {
   }
 };
 
-//! What a shard of the output layer keeps.
+//! What a piece keeps: its layers and the norm after the last ones, or a shard of the output layer.
 template <class Machine>
-struct columns_kept {
-  typename Machine::element* input; //!< [tokens, width]
-  typename Machine::number* logits; //!< [tokens, bytes]
+struct piece_kept {
+  stage_kept<Machine> layers;
+  normalised<typename Machine::number> norm{};
+  typename Machine::element* input = nullptr; //!< [tokens, width]
+  typename Machine::number* logits = nullptr; //!< [tokens, bytes]
 
-  columns_kept(placing& in, tensor_extents const& of, chunk_range bytes)
-      : input(in.take<typename Machine::element>(of.wide())),
-        logits(in.take<typename Machine::number>(of.tokens * bytes.count())) {}
+  piece_kept(placing& in, tensor_extents const& of, piece_of_model const& piece)
+      : layers(in, of, piece.is == piece_of_model::kind::layers ? piece.held : layer_range{}) {
+    if (piece.normalises)
+      norm = {in, of};
+    if (piece.is == piece_of_model::kind::columns) {
+      input = in.take<typename Machine::element>(of.wide());
+      logits = in.take<typename Machine::number>(of.tokens * piece.bytes.count());
+    }
+  }
 };
 
 //! Bytes of the slots that the plan of such pieces needs; see buffer_sizes of the library.
@@ -215,33 +223,23 @@ struct sharded_slot_sizes {
   sharded_cut cut;
 
   [[nodiscard]] std::int64_t bytes(pp::slot_class of, pp::pass const& maker) const {
+    using enum piece_of_model::kind;
     piece_of_model const piece(size, cut, maker.stage);
     unit const which{maker.microbatch, maker.chunk};
-    auto const tokens = cut.step.range(which).count();
-    bool const is_columns = piece.is == piece_of_model::kind::columns;
-    auto all = slot_of<Machine>();
+    tensor_extents const all{
+      size, size, cut.step.range(which).count(), cut.step.chunks(which.microbatch) == 1};
+    bool const early = piece.is == columns && cut.barriers == 1;
     switch (of) {
-    case pp::slot_class::statistics: return message_bytes(tokens * statistics_width);
-    case pp::slot_class::output: return message_bytes(tokens * size.width);
+    case pp::slot_class::statistics: return message_bytes(all.tokens * statistics_width);
+    case pp::slot_class::output: return message_bytes(all.wide());
     case pp::slot_class::input_gradient:
-      return message_bytes(tokens * (is_columns && cut.barriers == 1
-                                       ? 2 * size.width + statistics_width
-                                       : size.width));
+      return message_bytes(early ? 2 * all.wide() + all.tokens * statistics_width : all.wide());
     case pp::slot_class::logits:
-    case pp::slot_class::activation:
-      if (is_columns)
-        (void)columns_kept<Machine>(all, {size, size, tokens}, piece.bytes);
-      break;
-    default: break;
+    case pp::slot_class::activation: return bytes_of<Machine, piece_kept<Machine>>(all, piece);
+    default:
+      return piece.is == layers ? stage_bytes<Machine>(size, size, piece.held, cut.step, of, which)
+                                : 0;
     }
-    if (piece.is != piece_of_model::kind::layers)
-      return all.bytes();
-    bool const keeps = of == pp::slot_class::activation || of == pp::slot_class::logits;
-    if (keeps && piece.normalises)
-      (void)normalised<typename Machine::number>(all, {size, size, tokens});
-    return all.bytes() +
-           stage_bytes<Machine>(
-             size, size, piece.held, cut.step, keeps ? pp::slot_class::activation : of, which);
   }
 
 private:
@@ -309,11 +307,8 @@ private:
   [[nodiscard]] T* positions(pass const& p, T* of) const {
     return of + p.chunk.begin * this->size_.width;
   }
-  //! Of the norm, after what the layers keep.
-  [[nodiscard]] normalised<number> norm_of(pass const& p) const {
-    auto in = slot_of<Machine>(p.where->activation.data);
-    (void)stage_kept<Machine>(in, this->extents(p), piece_.held);
-    return {in, this->extents(p)};
+  [[nodiscard]] piece_kept<Machine> kept(pass const& p) const {
+    return put_in<Machine, piece_kept<Machine>>(p.where->activation.data, this->extents(p), piece_);
   }
 
   void run_layers(pass const& p, number* y) {
@@ -322,9 +317,8 @@ private:
     if (piece_.has_positions)
       add(x, positions(p, this->weights_[0].values()), count(p), p.on);
     this->layers_forward(p, this->kept_of(p), x);
-    if (piece_.normalises) {
-      layer_norm_forward(y, norm_of(p), x, this->weights_.back().values(), this->rows(p));
-    }
+    if (piece_.normalises)
+      layer_norm_forward(y, kept(p).norm, x, this->weights_.back().values(), this->rows(p));
   }
   void layers_input_half(pass const& p, number* dx, std::byte* between) {
     this->input_order_.check(p.of, this->cut_, "backward_input");
@@ -337,47 +331,43 @@ private:
     if (piece_.normalises) {
       auto& gain = this->weights_.back();
       clear(dx, count(p), p.on);
-      layer_norm_backward(dx, gain.gradients(), dy, norm_of(p), gain.values(), this->rows(p));
+      layer_norm_backward(dx, gain.gradients(), dy, kept(p).norm, gain.values(), this->rows(p));
     }
     this->layers_backward_input({*this, p, between}, dx);
     if (piece_.has_positions)
       add(positions(p, this->weights_[0].gradients()), dx, count(p), p.on);
   }
 
-  [[nodiscard]] columns_kept<Machine> columns_of(pass const& p) const {
-    return put_in<Machine, columns_kept<Machine>>(
-      p.where->activation.data, this->extents(p), piece_.bytes);
-  }
-  [[nodiscard]] auto logits_of(pass const& p, columns_kept<Machine> const& kept) const {
+  [[nodiscard]] auto logits_of(pass const& p) const {
     return logits_of_shard<typename Machine::stream>{
-      kept.logits, piece_.bytes, this->text_of(p) + 1, p.tokens, p.on};
+      kept(p).logits, piece_.bytes, this->text_of(p) + 1, p.tokens, p.on};
   }
   [[nodiscard]] auto product(pass const& p) {
     return this->part(p).matrix(this->weights_[0], this->size_.width, piece_.bytes.count());
   }
   void make_logits(pass const& p, number* statistics) {
-    auto const kept = columns_of(p);
-    convert(kept.input, p.where->inputs[0].template as<number>().data(), count(p), p.on);
-    product(p).forward(kept.logits, kept.input);
-    make_statistics(statistics, logits_of(p, kept));
+    auto const of = kept(p);
+    auto const logits = logits_of(p);
+    convert(of.input, p.where->inputs[0].template as<number>().data(), count(p), p.on);
+    product(p).forward(of.logits, of.input);
+    make_statistics(statistics, logits);
     if (early_) {
       number* const early = this->numbers(p.where->outputs[1]);
       auto* const exponentials = wide_elements(p);
-      make_exponentials(exponentials, statistics, logits_of(p, kept));
+      make_exponentials(exponentials, statistics, logits);
       product(p).backward_input(early, exponentials);
-      next_columns(early + count(p), this->weights_[0].values(), logits_of(p, kept), this->rows(p));
+      next_columns(early + count(p), this->weights_[0].values(), logits, this->rows(p));
       copy(early + 2 * count(p), statistics, p.tokens * statistics_width, p.on);
     }
   }
   //! @param dx null where it has been told
   void finish_logits(pass const& p, number* dx) {
-    auto const kept = columns_of(p);
     auto* const gradient = wide_elements(p);
     cross_entropy_of_shards(
-      this->losses_of(p), gradient, logits_of(p, kept), told_by(p.where->inputs), this->share());
+      this->losses_of(p), gradient, logits_of(p), told_by(p.where->inputs), this->share());
     if (dx != nullptr)
       product(p).backward_input(dx, gradient);
-    product(p).backward_weight(kept.input, gradient);
+    product(p).backward_weight(kept(p).input, gradient);
   }
   //! Scratch for [tokens, bytes].
   [[nodiscard]] static element* wide_elements(pass const& p) {

@@ -178,7 +178,7 @@ struct travelling_plan {
                                                          pp::timetable_view ran,
                                                          std::vector<std::int64_t> const& sent) {
   using enum pp::slot_class;
-  pp::plan_view const work = of.plan.view();
+  pp::plan const& work = of.plan;
   static constexpr named_pool stays[] = {{"activations", activation}};
   auto rows = pool_rows(work, ran, of.sizes, stays);
   device_row planned{"weights sent, planned", {}};
@@ -268,7 +268,7 @@ struct travelling_system {
   static travelling_model pipeline(options const& o, pp::timetable_view table) {
     return {o.size, table, seed_of(o)};
   }
-  static single_device<float> one_device(options const& o, pp::timetable_view) {
+  static single_device one_device(options const& o, pp::timetable_view) {
     return {o.size, 1, cut_whole(o.lengths), seed_of(o)};
   }
   static void report(options const& o, pp::timetable_view, travelling_model const& model) {

@@ -28,17 +28,35 @@ using array_of = T[static_cast<std::size_t>(Count)];
 //! two of clang's steps.
 template <class T>
 struct owned {
-  T* data;
+  T* data = nullptr;
+  std::size_t room = 0;
 
-  constexpr explicit owned(std::integral auto count)
-      : data(new T[static_cast<std::size_t>(count > 0 ? count : 1)]) {}
-  constexpr owned(std::integral auto count, T value) : owned(count) {
-    for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
-      data[i] = value;
-  }
+  constexpr owned() = default;
+  constexpr explicit owned(std::integral auto count) { get(count); }
+  constexpr owned(std::integral auto count, T value) { get(count, value); }
   constexpr ~owned() { delete[] data; }
   owned(owned const&) = delete;
   owned& operator=(owned const&) = delete;
+
+  //! Makes room. In loops the array is that of the turn before, if that is large enough, and holds
+  //! its values.
+  constexpr T* get(std::integral auto count) {
+    std::size_t const wanted = count > 0 ? static_cast<std::size_t>(count) : 1;
+    if (wanted > room) {
+      T* const larger = new T[wanted];
+      delete[] data;
+      data = larger;
+      room = wanted;
+    }
+    return data;
+  }
+  //! Makes room for elements that all have one value.
+  constexpr T* get(std::integral auto count, T value) {
+    get(count);
+    for (decltype(count) i = 0; i < count; ++i) // none where the number is negative
+      data[i] = value;
+    return data;
+  }
   constexpr operator T*() const noexcept { // NOLINT(google-explicit-constructor)
     return data;
   }
@@ -59,42 +77,6 @@ void sort_stably(std::vector<T>& all, Less const& less) {
     sorted.push_back(std::move(all[each]));
   all = std::move(sorted);
 }
-
-//! An array for loops, which stands for the pointer to it: turn after turn it is that of the turn
-//! before, if that is large enough.
-template <class T>
-class reused_scratch {
-public:
-  constexpr reused_scratch() = default;
-  constexpr ~reused_scratch() { delete[] data_; }
-  reused_scratch(reused_scratch const&) = delete;
-  reused_scratch& operator=(reused_scratch const&) = delete;
-
-  //! Makes room. Elements are not initialised, or hold their values from before.
-  constexpr T* get(int size) {
-    if (size > size_ || data_ == nullptr) {
-      T* const larger = new T[static_cast<std::size_t>(size > 0 ? size : 1)];
-      delete[] data_;
-      data_ = larger;
-      size_ = size;
-    }
-    return data_;
-  }
-  //! Makes room for elements that all have one value.
-  constexpr T* get(int size, T value) {
-    T* const result = get(size);
-    for (int i = 0; i < size; ++i)
-      result[i] = value;
-    return result;
-  }
-  constexpr operator T*() const noexcept { // NOLINT(google-explicit-constructor)
-    return data_;
-  }
-
-private:
-  T* data_ = nullptr;
-  int size_ = 0;
-};
 
 //! The row of the earliest time; equal times go by row number. A tree: every node has the first of
 //! the two below it, and the rows are its leaves. A change takes no jumps that a processor could

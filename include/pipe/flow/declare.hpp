@@ -34,6 +34,15 @@ struct numbered_kind {
   return word.text[sizeof word.text - 1] == '\0';
 }
 
+//! True for a datum that passes of other stages read.
+[[nodiscard]] constexpr bool is_read_elsewhere(flow const& declared, int of) noexcept {
+  for (kind_of_pass const& kind : declared.kinds)
+    for (effect const& one : kind)
+      if (one.of == of && one.stage != of_stage::own)
+        return true;
+  return false;
+}
+
 //! True for a datum that each unit of each stage may have: no other stage reads it.
 [[nodiscard]] constexpr bool is_on_all_stages(flow const& declared, int of) noexcept {
   return declared.data[of].instance == datum::per::unit && !is_read_elsewhere(declared, of);

@@ -34,19 +34,13 @@ struct product_reader {
 //! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
 [[nodiscard]] constexpr product_reader
 reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexcept {
-  bool const across = names_chunks(over);
-  int const stage_count = over.extents.stages();
   for (int const product : over.links_of(maker).products) {
     if (product == kind_links::none)
       break;
     int const step = to_readers(over.edges, over.declared->reader_step[product]);
-    int const* const first = first_neighbour(over.edges, stage_count, maker.stage, step);
-    int const count = across ? neighbours_across(over, maker, step) : first[1] - first[0];
+    int const count = neighbours(over, maker, step);
     if (number < count)
-      return {product,
-              across ? neighbour_across(over, maker, step, number).stage
-                     : neighbour(over, maker.stage, step, number).stage,
-              number};
+      return {product, neighbour(over, maker, step, number).stage, number};
     number -= count;
   }
   return {};

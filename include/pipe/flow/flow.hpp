@@ -359,20 +359,6 @@ struct flow {
              data[one.of].wanted;
     });
   }
-  //! @brief True where forward and backward passes make the same, so that a stage has one of them:
-  //! a chain of stages that go forward and, after them, others that go back.
-  [[nodiscard]] constexpr bool stages_go_one_way() const noexcept {
-    pass_kind const forward = kind_with(role::forward);
-    pass_kind const backward = kind_with(role::backward);
-    if (forward == no_kind || backward == no_kind)
-      return false;
-    std::uint64_t const both = std::uint64_t{1} << detail::index_of(forward) |
-                               std::uint64_t{1} << detail::index_of(backward);
-    for (int row = 0; row < rows; ++row)
-      if (wanted[row] && (makers[row] & both) == both)
-        return true;
-    return false;
-  }
   friend constexpr bool operator==(flow const&, flow const&) = default;
 };
 

@@ -313,9 +313,14 @@ namespace detail {
 
 //! A dense number for what a pass makes: kinds that make the same row (`backward` and
 //! `backward_input`) share one, since a unit has one of them.
-[[nodiscard]] constexpr int pass_index(pipeline_view const& over, pass const& what) noexcept {
-  int const row = over.links_of(what).made[0];
+//! @param row one of those that it makes
+[[nodiscard]] constexpr int
+pass_index(pipeline_view const& over, pass const& what, int row) noexcept {
   return (row * over.extents.stages() + what.stage) * over.units() + over.unit_of(what);
+}
+//! The same of the first row, which names the pass.
+[[nodiscard]] constexpr int pass_index(pipeline_view const& over, pass const& what) noexcept {
+  return pass_index(over, what, over.links_of(what).made[0]);
 }
 
 //! The kind that a row is named after.

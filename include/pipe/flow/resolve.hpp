@@ -49,15 +49,6 @@ constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, ch
 [[nodiscard]] constexpr bool lies_in_slots(datum const& of) noexcept {
   return of.lives != residence::nowhere;
 }
-//! True for a datum that passes of other stages read.
-[[nodiscard]] constexpr bool is_read_elsewhere(flow const& declared, int of) noexcept {
-  for (kind_of_pass const& kind : declared.kinds)
-    for (effect const& one : kind)
-      if (one.of == of && one.stage != of_stage::own)
-        return true;
-  return false;
-}
-
 //! The reads of a kind, before implied ones are left out.
 struct kind_reads {
   flow_set own = 0;

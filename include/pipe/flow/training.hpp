@@ -149,10 +149,13 @@ static_assert(kinds_of_training.kind_named("keep_weights") == pass_kind::keep_we
   return kinds_of_training[kind];
 }
 
-//! Some kinds, with the data that all flows of training have. Nothing is worked out yet.
-[[nodiscard]] constexpr flow with_kinds(std::initializer_list<pass_kind> kinds) noexcept {
+//! The kinds of training and others, with the data that all flows of training have. Nothing is
+//! worked out yet.
+[[nodiscard]] constexpr flow with_kinds(std::initializer_list<pass_kind> others) noexcept {
   flow result = data_of_training;
-  for (pass_kind const kind : kinds) {
+  result.kind_count = index_of(pass_kind::backward_weight) + 1;
+  std::copy_n(kinds_of_training.kinds, result.kind_count, result.kinds);
+  for (pass_kind const kind : others) {
     result.kinds[index_of(kind)] = training_kind(kind);
     result.kind_count = std::max(result.kind_count, index_of(kind) + 1);
   }
@@ -169,9 +172,6 @@ declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list
 }
 
 //! @brief Training: a forward pass per unit and stage, and its backward, whole or in two halves.
-inline constexpr flow training = detail::resolved(detail::with_kinds({pass_kind::forward,
-                                                                      pass_kind::backward,
-                                                                      pass_kind::backward_input,
-                                                                      pass_kind::backward_weight}));
+inline constexpr flow training = detail::resolved(detail::with_kinds({}));
 
 } // namespace pipelining::inline v0_3

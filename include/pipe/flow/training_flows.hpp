@@ -11,6 +11,8 @@
 #include <pipe/flow/training.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
@@ -38,6 +40,20 @@ namespace pipelining::inline v0_3::detail {
   return declared.adds_gradients(kind) || declared[kind].is == role::input;
 }
 
+//! True where forward and backward passes make the same, so that a stage has one of them: a chain
+//! of stages that go forward and, after them, others that go back.
+[[nodiscard]] constexpr bool stages_go_one_way(flow const& of) noexcept {
+  pass_kind const forward = of.kind_with(role::forward);
+  pass_kind const backward = of.kind_with(role::backward);
+  if (forward == flow::no_kind || backward == flow::no_kind)
+    return false;
+  for (int row = 0; row < of.rows; ++row)
+    if (of.wanted[row] && holds(of.makers[row], index_of(forward)) &&
+        holds(of.makers[row], index_of(backward)))
+      return true;
+  return false;
+}
+
 //! A kind that a flow gets from another one: without its letter where a kind of the flow has that.
 [[nodiscard]] constexpr kind_of_pass lettered(flow const& declared, kind_of_pass kind) noexcept {
   if (std::ranges::count(declared.kinds, kind.letter, &kind_of_pass::letter) > 0)
@@ -45,108 +61,23 @@ namespace pipelining::inline v0_3::detail {
   return kind;
 }
 
-//! Declares what sharded weights add to a flow.
-class weight_shards {
-public:
-  constexpr weight_shards(flow const& of, int later, engine moves) : later_(later), moves_(moves) {
-    for (int i = 0; i < of.data_count; ++i)
-      add(of.data[i]);
-    for (int i = 0; i < flow::most_kinds; ++i)
-      flow_.kinds[i] = of.kinds[i];
-    flow_.kind_count = std::max(of.kind_count, index_of(pass_kind::keep_weights) + later + 1);
+//! Lets passes of a flow need whole weights, and memory for whole gradients: data in their pools
+//! that lie nowhere.
+constexpr void need_whole(flow& of, std::uint8_t weights, std::uint8_t gradients) {
+  auto const need = [](kind_of_pass& kind, std::uint8_t datum) {
+    require(kind.effect_count < kind_of_pass::most_effects,
+            kind,
+            "has no room for what sharded weights add to its effects; split it into two kinds");
+    kind.effects[kind.effect_count++] = {does::needs, datum};
+  };
+  for (int kind = 0; kind < of.kind_count; ++kind) {
+    kind_of_pass& one = of.kinds[kind];
+    if (one.exists() && !one.in_groups && reads_weights(one))
+      need(one, weights);
+    if (one.exists() && !one.in_groups && touches_gradients(of, static_cast<pass_kind>(kind)))
+      need(one, gradients);
   }
-  [[nodiscard]] constexpr flow run() {
-    std::uint8_t const in_use = add_visits("", pass_kind::request_weights);
-    add_visits("_again", pass_kind::request_weights_again);
-    std::uint8_t const collecting = add_gradients();
-    add_kept();
-    for (kind_of_pass& kind : flow_.kinds) {
-      if (!kind.exists() || kind.in_groups)
-        continue;
-      if (reads_weights(kind))
-        add(kind, {does::needs, in_use});
-      if (touches_gradients(flow_, static_cast<pass_kind>(&kind - flow_.kinds)))
-        add(kind, {does::needs, collecting});
-    }
-    resolve(flow_);
-    return flow_;
-  }
-
-private:
-  constexpr std::uint8_t add(datum const& one) {
-    if (flow_.data_count == flow::most_data)
-      throw std::invalid_argument("shard_weights: the flow has too many data");
-    flow_.data[flow_.data_count] = one;
-    return static_cast<std::uint8_t>(flow_.data_count++);
-  }
-  constexpr void add(kind_of_pass& to, effect const& one) {
-    if (to.effect_count == kind_of_pass::most_effects)
-      throw std::invalid_argument("shard_weights: a kind of the flow has too many effects");
-    to.effects[to.effect_count++] = one;
-  }
-  constexpr void add(pass_kind named, std::initializer_list<effect> effects) {
-    kind_of_pass& kind = flow_.kinds[index_of(named) + later_];
-    if (kind.exists())
-      throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
-    kind = lettered(flow_, training_kind(named));
-    kind.on = kind.on == engine::compute ? engine::compute : moves_;
-    for (effect const& one : effects)
-      add(kind, one);
-  }
-  //! A datum of a pool whose slots, if any, are of a class.
-  [[nodiscard]] static constexpr datum
-  datum_in(slot_class of, flow_word const& word, residence lives) noexcept {
-    return {word, pool(of), pool(of), lives};
-  }
-
-  //! The four kinds of a visit. @return what passes need: that weights are in use
-  constexpr std::uint8_t add_visits(char const* end, pass_kind first) {
-    constexpr residence nowhere = residence::nowhere;
-    constexpr slot_class weights = slot_class::weights;
-    auto const named = [end](char const* word) { return flow_word::of(word, end); };
-    std::uint8_t const asked = add(datum_in(weights, named("weights_request"), nowhere));
-    std::uint8_t const whole = add(datum_in(weights, named("weights"), residence::device));
-    flow_.data[asked].pool = 0; // only what is in use counts as being there
-    std::uint8_t const in_use = add(datum_in(weights, named("weights_in_use"), nowhere));
-    std::uint8_t const done = add({named("weights_released"), 0, 0, nowhere});
-    auto const at = [first](int number) {
-      return static_cast<pass_kind>(index_of(first) + number);
-    };
-    add(at(0), {{does::makes, asked}});
-    add(at(1), {{does::reads, asked}, {does::makes, whole}});
-    add(at(2), {{does::reads, whole}, {does::makes, in_use}});
-    add(at(3), {{does::frees, whole}, {does::frees, in_use}, {does::makes, done}});
-    return in_use;
-  }
-
-  //! The three kinds that collect gradients and scatter them. @return what passes need: that
-  //! gradients are being collected
-  constexpr std::uint8_t add_gradients() {
-    constexpr residence nowhere = residence::nowhere;
-    constexpr slot_class gradients = slot_class::full_gradients;
-    std::uint8_t const whole = add(datum_in(gradients, "full_gradients", residence::device));
-    std::uint8_t const collecting = add(datum_in(gradients, "gradients_collected", nowhere));
-    std::uint8_t const asked = add({"scatter_request", 0, 0, nowhere});
-    std::uint8_t const scattered = add({"scattered_gradients", 0, 0, nowhere});
-    add(pass_kind::collect_gradients, {{does::makes, whole}, {does::makes, collecting}});
-    add(pass_kind::request_scatter, {{does::frees, collecting}, {does::makes, asked}});
-    add(pass_kind::scatter_gradients,
-        {{does::frees, whole}, {does::reads, asked}, {does::makes, scattered}});
-    return collecting;
-  }
-
-  //! The kind that says of a stage that its weights and gradients are there throughout.
-  constexpr void add_kept() {
-    constexpr residence nowhere = residence::nowhere;
-    std::uint8_t const weights = add(datum_in(slot_class::weights, "weights_kept", nowhere));
-    std::uint8_t const sums = add(datum_in(slot_class::full_gradients, "gradients_kept", nowhere));
-    add(pass_kind::keep_weights, {{does::makes, weights}, {does::makes, sums}});
-  }
-
-  flow flow_;
-  int later_;
-  engine moves_;
-};
+}
 
 //! A flow of training whose weights lie in shards. The whole weights of a stage are gathered for a
 //! *visit*, a run of passes of the stage on its device, and released after it. Whole gradients are
@@ -168,7 +99,54 @@ private:
 //! @source Rajbhandari et al., "ZeRO", SC 2020; Zhao et al., "PyTorch FSDP", VLDB 2023.
 [[nodiscard]] constexpr flow
 shard_weights(flow const& of, int later = 0, engine moves = engine::network) {
-  return weight_shards(of, later, moves).run();
+  using enum does;
+  using enum slot_class;
+  flow result;
+  std::copy_n(of.data, of.data_count, result.data);
+  std::copy_n(of.kinds, of.kind_count, result.kinds);
+  result.data_count = of.data_count;
+  result.kind_count = of.kind_count;
+  std::array<datum, 14> data{};
+  int count = 0;
+  auto const add =
+    [&](flow_word const& word, slot_class in = {}, residence lives = residence::nowhere) {
+      data[static_cast<std::size_t>(count)] = {word, pool(in), pool(in), lives};
+      return static_cast<std::uint8_t>(of.data_count + count++);
+    };
+  int number = index_of(pass_kind::request_weights);
+  auto const add_next = [&](std::initializer_list<effect> effects) { // kind of training
+    kind_of_pass& kind = result.kinds[number + later];
+    if (kind.exists())
+      throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
+    kind = lettered(result, kinds_of_training.kinds[number++]);
+    kind.on = kind.on == engine::compute ? engine::compute : moves;
+    std::copy(effects.begin(), effects.end(), kind.effects);
+    kind.effect_count = static_cast<int>(effects.size());
+  };
+  std::uint8_t in_use[2]{};
+  for (int again = 0; again < 2; ++again) {
+    auto const named = [&](char const* word) {
+      return flow_word::of(word, again > 0 ? "_again" : "");
+    };
+    std::uint8_t const asked = add(named("weights_request"));
+    std::uint8_t const whole = add(named("weights"), weights, residence::device);
+    std::uint8_t const used = in_use[again] = add(named("weights_in_use"), weights);
+    add_next({{makes, asked}});
+    add_next({{reads, asked}, {makes, whole}});
+    add_next({{reads, whole}, {makes, used}});
+    add_next({{frees, whole}, {frees, used}, {makes, add(named("weights_released"))}});
+  }
+  std::uint8_t const whole = add("full_gradients", full_gradients, residence::device);
+  std::uint8_t const collected = add("gradients_collected", full_gradients);
+  std::uint8_t const asked = add("scatter_request");
+  add_next({{makes, whole}, {makes, collected}});
+  add_next({{frees, collected}, {makes, asked}});
+  add_next({{frees, whole}, {reads, asked}, {makes, add("scattered_gradients")}});
+  std::uint8_t const kept = add("weights_kept", weights);
+  add_next({{makes, kept}, {makes, add("gradients_kept", full_gradients)}});
+  need_whole(result, in_use[0], collected);
+  result.kind_count = std::max(of.kind_count, number + later);
+  return declared_with(result, data);
 }
 
 //! Training in less memory. A forward pass may keep only its input, and `recompute` brings
@@ -188,31 +166,19 @@ inline constexpr flow frugal_training = [] {
                          pool(slot_class::host_activation),
                          residence::host},
                         {"request", 0, 0, residence::nowhere}};
-  return declared_with(with_kinds({pass_kind::forward,
-                                   pass_kind::backward,
-                                   pass_kind::backward_input,
-                                   pass_kind::backward_weight,
-                                   pass_kind::checkpointed_forward,
-                                   pass_kind::recompute,
-                                   pass_kind::offloaded_forward,
-                                   pass_kind::copy_out,
-                                   pass_kind::copy_in,
-                                   pass_kind::copy_request}),
-                       further);
+  using enum pass_kind;
+  return declared_with(
+    with_kinds(
+      {checkpointed_forward, recompute, offloaded_forward, copy_out, copy_in, copy_request}),
+    further);
 }();
 
 [[nodiscard]] constexpr flow declare_vocabulary_training(int barriers) {
   datum const further[]{
     {"logits", pool(slot_class::logits), pool(slot_class::logits)},
     {"statistics", pool(slot_class::statistics), pool(slot_class::received_statistics)}};
-  flow result = with_kinds({pass_kind::forward,
-                            pass_kind::backward,
-                            pass_kind::backward_input,
-                            pass_kind::backward_weight,
-                            pass_kind::embed,
-                            pass_kind::logits,
-                            pass_kind::logits_gradient,
-                            pass_kind::embed_gradient});
+  flow result = with_kinds(
+    {pass_kind::embed, pass_kind::logits, pass_kind::logits_gradient, pass_kind::embed_gradient});
   result.data[made_gradient].instance = datum::per::unit; // all readers get the same
   if (barriers == 1) { // the gradient of the input comes before the statistics are exchanged
     kind_of_pass& logits = result.kinds[index_of(pass_kind::logits)];

@@ -6,6 +6,7 @@
 //! follow another. Header for pipelining::lower_evaluation and pipelining::lower_post_validated.
 
 #include <pipe/flow/flow.hpp>
+#include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
@@ -47,7 +48,7 @@ template <communication_policy Policy = communicators::per_pair,
     throw std::invalid_argument(
       "plan: an evaluation of a flow whose stages exchange statistics has nobody who reads them; "
       "evaluate with a plan of the whole timetable, and leave its gradients alone");
-  if (table.over.declared->stages_go_one_way())
+  if (detail::stages_go_one_way(*table.over.declared))
     throw std::invalid_argument(
       "plan: an evaluation takes all stages forward, but in this flow some go back alone, with the "
       "forward pass of their layers inside; evaluate with a plan of the whole timetable and leave "
@@ -111,7 +112,7 @@ template <communication_policy Policy = communicators::per_pair,
 //! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
 //! @complexity as the two proofs.
 //! @source own derivation, see docs/explanation/plan.md
-[[nodiscard]] inline proof prove(plan_view first, plan_view next) {
+[[nodiscard]] inline proof prove(plan const& first, plan const& next) {
   proof verdict = prove(first);
   if (verdict)
     verdict = prove(next);

@@ -51,32 +51,25 @@ namespace detail {
 
 //! The sentence of a rule of plans.
 [[nodiscard]] constexpr char const* sentence(proof::rule broken) noexcept {
-  switch (broken) {
-  case proof::rule::none: return "the plan is proven";
-  case proof::rule::waits_forward: return "an item waits for an item that does not come before it";
-  case proof::rule::bad_group: return "a group of messages is not the same at both ends";
-  case proof::rule::wrong_lane: return "a message is not in the line of its communicator";
-  case proof::rule::unmatched: return "a message is not sent once and received once";
-  case proof::rule::sizes_differ: return "the two ends of a message disagree on its size";
-  case proof::rule::fifo_differs:
-    return "the two ends of an edge disagree on the order of its messages";
-  case proof::rule::circular: return "devices wait for each other in a circle";
-  case proof::rule::wrong_passes:
-    return "a pass does not run exactly once on the device of its stage";
-  case proof::rule::slots_overlap:
-    return "slots of an arena overlap or are too small for what they hold";
-  case proof::rule::not_there: return "a pass runs where what it needs of its stage is not there";
-  case proof::rule::wrong_content: return "a step reads a slot that holds something else";
-  case proof::rule::unordered:
-    return "a step may start before an item that it depends on is complete";
-  case proof::rule::incomplete: return "a step uses gradients that are not complete when it runs";
-  case proof::rule::not_validated:
-    return "the optimizer's step of an iteration is not validated before what depends on it";
-  case proof::rule::seam:
-    return "two plans in a row differ in their devices, stages or communicators";
-  }
-  return "unknown rule";
+  constexpr char const* sentences[] = {
+    "the plan is proven",
+    "an item waits for an item that does not come before it",
+    "a group of messages is not the same at both ends",
+    "a message is not in the line of its communicator",
+    "a message is not sent once and received once",
+    "the two ends of a message disagree on its size",
+    "the two ends of an edge disagree on the order of its messages",
+    "devices wait for each other in a circle",
+    "a pass does not run exactly once on the device of its stage",
+    "slots of an arena overlap or are too small for what they hold",
+    "a pass runs where what it needs of its stage is not there",
+    "a step reads a slot that holds something else",
+    "a step may start before an item that it depends on is complete",
+    "a step uses gradients that are not complete when it runs",
+    "the optimizer's step of an iteration is not validated before what depends on it",
+    "two plans in a row differ in their devices, stages or communicators"};
+  static_assert(std::size(sentences) == static_cast<int>(proof::rule::seam) + 1);
+  return sentences[static_cast<int>(broken)];
 }
-
 } // namespace detail
 } // namespace pipelining::inline v0_3

@@ -187,8 +187,15 @@ pair_duration(cost_model auto const& cost, pass const& first, pass const& second
     return {};
 }
 
-//! The same for so many devices. @throws std::invalid_argument for times that are none of these, or
-//! that are negative or not finite.
+//! The time of a message from one device to another under a cost model.
+[[nodiscard]] constexpr double
+message_time(cost_model auto const& cost, int devices, int from, int to) {
+  std::span<double const> const links = links_of(cost);
+  return message_time(links.empty() ? nullptr : links.data(), devices, cost.latency(), from, to);
+}
+
+//! The times of messages between so many devices. @throws std::invalid_argument for times that are
+//! none of these, or that are negative or not finite.
 [[nodiscard]] constexpr std::span<double const> checked_links(cost_model auto const& cost,
                                                               int devices) {
   std::span<double const> const links = links_of(cost);

@@ -201,18 +201,6 @@ template <class Schedule>
   return pipeline_of(plan, extents);
 }
 
-//! Memory for the rows of a program. No template, so that it is compiled once.
-struct growing_room {
-  device_orders& orders;
-
-  [[nodiscard]] pass* operator()(int begin) const {
-    auto const first = static_cast<std::size_t>(begin);
-    auto const most = static_cast<std::size_t>(row_capacity(orders.over)) + 1;
-    orders.passes.resize(std::max(orders.passes.size(), first + most));
-    return orders.passes.data() + first;
-  }
-};
-
 } // namespace detail
 
 //! @brief The order of passes on every device, without times.
@@ -226,11 +214,13 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   device_orders orders{detail::arranged_pipeline(plan, size), {}, {0}};
   detail::check_cost(orders.over, cost);
   orders.offsets.resize(static_cast<std::size_t>(orders.over.view().row_count()) + 1);
-  if (report const verdict = detail::order_rows(
-        plan, orders.over, cost, orders.offsets.data(), detail::growing_room{orders});
+  auto const append = [&orders](pass const* row, int count) {
+    orders.passes.insert(orders.passes.end(), row, row + count);
+  };
+  if (report const verdict =
+        detail::order_rows(plan, orders.over, cost, orders.offsets.data(), append);
       !verdict)
     throw std::invalid_argument(describe(verdict, orders.over));
-  orders.passes.resize(static_cast<std::size_t>(orders.offsets.back()));
   if (!detail::frozen_by(plan).empty())
     detail::leave_out_unneeded(orders);
   return orders;

@@ -19,11 +19,13 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The entry of every pass by its number, -1 for those that a timetable does not have.
+//! The entry that makes each row of data, by `pass_index`; -1 where a timetable has none.
 [[nodiscard]] inline std::vector<int> entries_of(timetable_view const& table) {
   std::vector<int> entries(static_cast<std::size_t>(table.over.pass_indices()), -1);
   for (int i = 0; i < table.size(); ++i)
-    entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = i;
+    for (int const row : table.over.links_of(table.passes[i]).made)
+      if (row != kind_links::none)
+        entries[static_cast<std::size_t>(pass_index(table.over, table.passes[i], row))] = i;
   return entries;
 }
 

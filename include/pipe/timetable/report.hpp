@@ -10,6 +10,7 @@
 #include <pipe/flow/pipeline.hpp>
 
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 namespace pipelining::inline v0_3 {
@@ -69,35 +70,26 @@ namespace detail {
 
 //! The sentence of a rule, without the passes. Compile errors use the same words.
 [[nodiscard]] constexpr char const* sentence(report::rule broken) noexcept {
-  switch (broken) {
-  case report::rule::none: return "the timetable keeps every rule";
-  case report::rule::too_many_passes:
-    return "a device has more passes than its stages can have: each unit has one forward and one "
-           "backward, or one forward and the two halves";
-  case report::rule::unknown_pass:
-    return "a pass names a stage, microbatch or chunk that the pipeline does not have";
-  case report::rule::wrong_device: return "a pass is on a device that does not hold its stage";
-  case report::rule::lone_half:
-    return "an overlapped pass does not follow the other half of its pair";
-  case report::rule::repeated_pass: return "a pass stands twice";
-  case report::rule::missing_pass: return "a pass is missing";
-  case report::rule::wrong_kinds:
-    return "the kinds of passes of a unit do not go together: one reads what none makes, or none "
-           "frees what one makes";
-  case report::rule::not_there:
-    return "a pass stands where what it needs of its stage is not there: weights that have been "
-           "gathered, or memory for its gradients";
-  case report::rule::waits_for_ever:
-    return "a pass waits for ever: the order of passes is circular";
-  case report::rule::overlaps:
-    return "a pass starts before the pass before it on the same device has ended";
-  case report::rule::before_dependency:
-    return "a pass starts before a pass that it depends on has ended and arrived";
-  case report::rule::over_memory: return "a device holds more activations than the limit allows";
-  }
-  return "unknown rule";
+  constexpr char const* sentences[] = {
+    "the timetable keeps every rule",
+    "a device has more passes than its stages can have: each unit has one forward and one "
+    "backward, or one forward and the two halves",
+    "a pass names a stage, microbatch or chunk that the pipeline does not have",
+    "a pass is on a device that does not hold its stage",
+    "an overlapped pass does not follow the other half of its pair",
+    "a pass stands twice",
+    "a pass is missing",
+    "the kinds of passes of a unit do not go together: one reads what none makes, or none "
+    "frees what one makes",
+    "a pass stands where what it needs of its stage is not there: weights that have been "
+    "gathered, or memory for its gradients",
+    "a pass waits for ever: the order of passes is circular",
+    "a pass starts before the pass before it on the same device has ended",
+    "a pass starts before a pass that it depends on has ended and arrived",
+    "a device holds more activations than the limit allows"};
+  static_assert(std::size(sentences) == static_cast<int>(report::rule::over_memory) + 1);
+  return sentences[static_cast<int>(broken)];
 }
-
 } // namespace detail
 
 //! @brief A verdict as one sentence that names the rule, the device and the passes.

@@ -12,6 +12,7 @@
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/entered_rows.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulation.hpp>
 #include <pipe/timetable/timetable.hpp>
 
@@ -59,20 +60,17 @@ inline void hold_back(dynamic_timetable& table) {
   if (!any)
     return;
   auto const at = [](int number) { return static_cast<std::size_t>(number); };
-  auto const unit = [&](int stage, int number) { return at(stage * over.units() + number); };
   int const devices = over.extents.devices;
   double const* const links = table.links.empty() ? nullptr : table.links.data();
-  std::vector<int> forward(unit(over.extents.stages(), 0), -1); // entries, by stage and unit
+  std::vector<int> const entries = entries_of(table);
   std::vector<int> held;
   for (int row = 0; row < devices; ++row)
     for (int i = table.offsets[at(row)]; i < table.offsets[at(row) + 1]; ++i) {
       pass const& what = table.passes[at(i)];
-      if ((*over.declared)[what.kind].calls != stage_call::forward)
-        continue;
-      forward[unit(what.stage, over.unit_of(what))] = i;
       bool const paired = what.overlapped || (i + 1 < table.offsets[at(row) + 1] &&
                                               table.passes[at(i) + 1].overlapped);
-      if (goes_forward_only(over, what.stage) && !paired && table.starts[at(i)] >= 0)
+      if ((*over.declared)[what.kind].calls == stage_call::forward &&
+          goes_forward_only(over, what.stage) && !paired && table.starts[at(i)] >= 0)
         held.push_back(i);
     }
   sort_stably(held, [&](int one, int other) {
@@ -89,13 +87,13 @@ inline void hold_back(dynamic_timetable& table) {
                       : table.starts[at(entry) + 1];
     for (int k = 0; k < readers; ++k) {
       stage_neighbour const next = neighbour(over, what, 1, k);
-      int const stage = next.stage;
-      int const reader = forward[unit(stage, over.unit_of(what) + next.chunk - what.chunk)];
+      pass const reads = row_writer::make(what.kind, next.stage, what.microbatch, next.chunk);
+      int const reader = entries[at(pass_index(over, reads))];
       if (reader < 0) {
         latest = 0; // nobody reads it: verify says so
         break;
       }
-      int const to = device_of(over, stage, what.microbatch);
+      int const to = device_of(over, reads);
       double const message = message_time(links, devices, table.latency, device, to);
       bool const ahead = to != device && reader > table.offsets[at(to)];
       double const start = table.starts[at(ahead ? reader - 1 : reader)];

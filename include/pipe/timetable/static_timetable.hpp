@@ -27,15 +27,18 @@ namespace detail {
 
 //! Orders the passes of every row, in the program and in the compiler.
 //! @param offsets [rows + 1], to write
-//! @param room gives memory for one pass more than `row_capacity`, from that entry on
+//! @param append takes the passes of a row and their number, row after row
 //! @return the first row with more passes than it can have
-template <class Schedule, cost_model Cost, class Room>
+template <class Schedule, cost_model Cost, class Append>
 [[nodiscard]] constexpr report order_rows(
-  Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Room room) {
+  Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Append append) {
   int const capacity = row_capacity(over);
   int const rows = over.row_count();
   report result;
-  auto const look_at = [&](row_writer const& made, int row) {
+  offsets[0] = 0;
+  auto const add = [&](row_writer const& made, int row) {
+    append(made.passes, made.count);
+    offsets[row + 1] = offsets[row] + made.count;
     if (result && made.count > capacity)
       result = {report::rule::too_many_passes,
                 row % over.extents.devices,
@@ -43,16 +46,13 @@ template <class Schedule, cost_model Cost, class Room>
                 made.passes[capacity],
                 {}};
   };
-  offsets[0] = 0;
   if constexpr (closed_form_schedule<Schedule>) {
+    owned<pass> const storage(capacity + 1);
     for (int row = 0; row < rows; ++row) {
-      offsets[row + 1] = offsets[row];
-      if (row >= over.extents.devices) // further engines have no passes
-        continue;
-      row_writer out{room(offsets[row]), capacity};
-      plan.order(over.extents, row, out);
-      offsets[row + 1] += out.count;
-      look_at(out, row);
+      row_writer out{storage, capacity};
+      if (row < over.extents.devices) // further engines have no passes
+        plan.order(over.extents, row, out);
+      add(out, row);
     }
   } else {
     owned<pass> const storage(std::int64_t{rows} * (capacity + 1));
@@ -60,14 +60,8 @@ template <class Schedule, cost_model Cost, class Room>
     for (int row = 0; row < rows; ++row)
       writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * (capacity + 1), capacity};
     plan.generate(over.extents, cost, writers);
-    for (int row = 0; row < rows; ++row) {
-      row_writer const& made = writers[row];
-      pass* const out = room(offsets[row]);
-      for (int i = 0; i < made.count; ++i)
-        out[i] = made.passes[i];
-      offsets[row + 1] = offsets[row] + made.count;
-      look_at(made, row);
-    }
+    for (int row = 0; row < rows; ++row)
+      add(writers[row], row);
   }
   return result;
 }
@@ -219,9 +213,9 @@ struct timed {
   static constexpr ordered order = evaluate([] {
     ordered result{};
     check_cost(over, Cost::value);
-    result.verdict = order_rows(Schedule{}, over, Cost::value, result.offsets, [&](int begin) {
-      return result.passes + begin;
-    });
+    pass* end = result.passes;
+    auto const append = [&end](pass const* row, int count) { end = std::copy_n(row, count, end); };
+    result.verdict = order_rows(Schedule{}, over, Cost::value, result.offsets, append);
     return result;
   });
   static constexpr int total = order.offsets[rows];

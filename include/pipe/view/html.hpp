@@ -15,6 +15,7 @@
 #include <pipe/flow/training.hpp>
 #include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/timetable/cost.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
@@ -65,15 +66,9 @@ class table_links {
 public:
   //! @pre `verify` accepts the timetable
   explicit table_links(timetable_view const& table)
-      : table_(table), over_(table.over), flow_(*table.over.declared),
-        makers_(static_cast<std::size_t>(over_.pass_indices()), -1) {
+      : table_(table), over_(table.over), flow_(*table.over.declared), makers_(entries_of(table)) {
     for (int row = 0; row < table.rows(); ++row)
-      for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
-        rows_.push_back(row);
-        for (int const made : over_.links_of(table.passes[i]).made)
-          if (made != kind_links::none)
-            makers_[static_cast<std::size_t>(line_index(made, table.passes[i]))] = i;
-      }
+      rows_.insert(rows_.end(), static_cast<std::size_t>(table.row_size(row)), row);
   }
 
   //! The entries that each entry waits for. @complexity O(n) for n entries, O(n P) with groups
@@ -116,9 +111,6 @@ private:
     std::vector<int> users{}; // the last of them gives it back
   };
 
-  [[nodiscard]] int line_index(int row, pass const& what) const {
-    return (row * over_.extents.stages() + what.stage) * over_.units() + over_.unit_of(what);
-  }
   [[nodiscard]] double group_times::*between(int from, int to) const {
     if (over_.in_group(from))
       return table_.groups.reduce >= 0 ? &group_times::reduce : nullptr;
@@ -180,7 +172,7 @@ private:
   timetable_view table_;
   pipeline_view over_;
   flow const& flow_;
-  std::vector<int> makers_; // by pass_index
+  std::vector<int> makers_; // entries_of
   std::vector<int> rows_;   // of each entry
 };
 

@@ -177,7 +177,8 @@ void model::steps_after_enqueue() {
 }
 
 void model::check(operation& op, memory_access const& range) {
-  memory.touch(range, {op.agent, &op.clock, op.what, op.id}, config.report_uninitialised);
+  memory.touch(
+    range, {op.agent, &op.clock, op.what, op.id, op.by->rank}, config.report_uninitialised);
   if (range.write)
     kernels::mark(reinterpret_cast<void*>(range.begin), range.end - range.begin, true);
 }
@@ -189,7 +190,8 @@ void model::check_host(memory_access const& range, std::string const& doing) {
     return;
   }
   auto who = std::make_shared<std::string>(describe(me) + " " + doing);
-  memory.touch(range, {me.agent, &me.clock, who}, config.report_uninitialised);
+  accessor const by{.agent = me.agent, .clock = &me.clock, .who = who, .rank = me.rank};
+  memory.touch(range, by, config.report_uninitialised);
   me.clock.advance(me.agent);
 }
 

@@ -3,13 +3,10 @@
 
 namespace standin::detail {
 
-namespace {
-
-bool happened_before(int agent, std::uint32_t tick, accessor const& by) {
-  return agent < 0 || agent == by.agent || by.clock->at(agent) >= tick;
+bool shadow::happened_before(segment const& seg, epoch const& earlier, accessor const& by) {
+  return earlier.agent < 0 || earlier.agent == by.agent ||
+         (seg.pageable && earlier.rank != by.rank) || by.clock->at(earlier.agent) >= earlier.tick;
 }
-
-} // namespace
 
 void shadow::split(std::uintptr_t at) {
   auto next = segments_.upper_bound(at);
@@ -38,6 +35,7 @@ void shadow::cover(std::uintptr_t begin, std::uintptr_t end) {
     std::uintptr_t const stop = here == segments_.end() ? end : std::min(end, here->first);
     segment fresh;
     fresh.end = stop;
+    fresh.pageable = true;
     segments_.emplace_hint(here, at, std::move(fresh));
     at = stop;
   }
@@ -126,20 +124,20 @@ void shadow::check(segment_map::iterator at,
   }
   if (!range.write && check_initialised && !seg.initialised && by.operation >= seg.left_to)
     report_(finding::uninitialised_read, what + ", which nobody has written");
-  if (!happened_before(seg.writer.agent, seg.writer.tick, by)) {
+  if (!happened_before(seg, seg.writer, by)) {
     report_(range.write ? finding::write_conflict : finding::use_before_ready,
             what + ", written by " + *seg.writer.who + ", without waiting for it");
   }
   if (!range.write)
     return;
   for (epoch const& reader : seg.readers)
-    if (!happened_before(reader.agent, reader.tick, by))
+    if (!happened_before(seg, reader, by))
       report_(finding::overwrite_in_use,
               what + ", read by " + *reader.who + ", without waiting for it");
 }
 
 void shadow::remember(segment& seg, bool write, accessor const& by) {
-  epoch now{by.agent, by.clock->at(by.agent), by.who};
+  epoch now{by.agent, by.rank, by.clock->at(by.agent), by.who};
   if (write) {
     seg.readers.clear();
     seg.writer = std::move(now);

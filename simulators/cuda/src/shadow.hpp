@@ -66,6 +66,7 @@ struct accessor {
   std::shared_ptr<std::string const> who{};
   std::uint64_t operation =
     std::numeric_limits<std::uint64_t>::max(); //!< its number; of a host none
+  int rank = -1;
 };
 
 //! @brief State of an allocation as accesses see it.
@@ -97,6 +98,7 @@ public:
 private:
   struct epoch {
     int agent = -1;
+    int rank = -1;
     std::uint32_t tick = 0;
     std::shared_ptr<std::string const> who{};
     friend bool operator==(epoch const&, epoch const&) = default;
@@ -105,16 +107,19 @@ private:
     std::uintptr_t end = 0;
     bool initialised = true;
     bool freed = false;
+    bool pageable = false;     //!< no call has allocated it: each rank, a process, has memory there
     std::uint64_t left_to = 0; //!< operations before this one may read it all the same
     epoch writer{};
     std::vector<epoch> readers{};
     [[nodiscard]] bool same_as(segment const& other) const {
-      return initialised == other.initialised && freed == other.freed && left_to == other.left_to &&
-             writer == other.writer && readers == other.readers;
+      return initialised == other.initialised && freed == other.freed &&
+             pageable == other.pageable && left_to == other.left_to && writer == other.writer &&
+             readers == other.readers;
     }
   };
   using segment_map = std::map<std::uintptr_t, segment>;
 
+  static bool happened_before(segment const& seg, epoch const& earlier, accessor const& by);
   void split(std::uintptr_t at);
   void cover(std::uintptr_t begin, std::uintptr_t end);
   void merge(std::uintptr_t begin, std::uintptr_t end);

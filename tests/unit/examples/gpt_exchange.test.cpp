@@ -72,7 +72,7 @@ TEST_CASE("the exchange leaves loss and gradients as they are, but for rounding"
   model_size const size{.layers = 4, .width = 8, .heads = 4, .key_heads = 2, .sequence = 19};
   exchange_schedule const schedule{{8, 1}, {}};
   exchanged_pipeline model(size, schedule, pp::make_timetable(schedule, {4, 3}), 9);
-  single_device<float> whole(size, 1, {3, cut_sequence(size.sequence, 1)}, 9);
+  single_device whole(size, 1, {3, cut_sequence(size.sequence, 1)}, 9);
   auto const pieces = some_batch(size, 3);
   CHECK(model.step(pieces) == doctest::Approx(whole.step(pieces)).epsilon(1e-6));
   auto const got = gradients_of(model);

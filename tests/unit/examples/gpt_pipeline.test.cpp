@@ -83,7 +83,7 @@ std::size_t check_schedule(Schedule const& schedule, int devices, int microbatch
   pipelined_model model(six_layers, table, lengths, 9);
   bool const halves = table.over.extents.where == pp::placement::bidirectional;
   auto const whole = cut_whole(lengths).back_from_last(adds_from_last(table));
-  single_device<float> plain(six_layers, 1, whole, 9, halves);
+  single_device plain(six_layers, 1, whole, 9, halves);
   auto const pieces = some_batch(microbatches);
   support::check_same_bits(model, plain, pieces);
   CHECK(model.trace().passes.size() == table.passes.size());
@@ -158,7 +158,7 @@ void check_clipped(Schedule const& schedule, int devices, int microbatches, bool
   clipping const how{.largest_norm = 2};
   clipped_model model(six_layers, table, lengths, 9);
   model.set_clipping(how);
-  single_device<float> device(
+  single_device device(
     six_layers, cut_model(six_layers, table.over.extents), cut_for(table, lengths), 9, halves);
   std::int64_t taken = 0;
   for (int step = 0; step < 6; ++step) {
@@ -217,8 +217,8 @@ TEST_CASE("devices with attention of other layers keep what was planned, to the 
 TEST_CASE("stages may begin with the last microbatch, as one device then does") {
   check_schedule(pp::BreadthFirst<2>{}, 3, 7);
   auto const cut = cut_whole(std::vector<std::int64_t>(8, six_layers.sequence));
-  single_device<float> up(six_layers, 1, cut, 9);
-  single_device<float> down(six_layers, 1, cut.back_from_last(), 9);
+  single_device up(six_layers, 1, cut, 9);
+  single_device down(six_layers, 1, cut.back_from_last(), 9);
   auto const pieces = some_batch(8);
   CHECK(up.step(pieces) == down.step(pieces));
   auto const one = gradients_of(up);
@@ -229,8 +229,8 @@ TEST_CASE("stages may begin with the last microbatch, as one device then does") 
 TEST_CASE("two halves, added up, are not the sum of one") {
   // Else the comparison above would not see a gradient that went to the wrong copy.
   auto const cut = cut_whole(std::vector<std::int64_t>(8, six_layers.sequence));
-  single_device<float> halves(six_layers, 1, cut, 9, true);
-  single_device<float> whole(six_layers, 1, cut, 9);
+  single_device halves(six_layers, 1, cut, 9, true);
+  single_device whole(six_layers, 1, cut, 9);
   auto const pieces = some_batch(8);
   CHECK(halves.step(pieces) == doctest::Approx(whole.step(pieces)));
   auto const got = gradients_of(halves);
@@ -310,7 +310,7 @@ void check_sizes(MakeSchedule make_schedule, int devices) {
     lengths.push_back(lengths_of(six_layers, tables.back()));
   }
   pipelined_model model(six_layers, tables[0], lengths[0], 9);
-  single_device<float> plain(six_layers, 1, cut_whole(lengths[0]), 9);
+  single_device plain(six_layers, 1, cut_whole(lengths[0]), 9);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 10; ++step) {
     auto const at = static_cast<std::size_t>(step * step % 5 % 4); // 0 1 0 0 1, again and again

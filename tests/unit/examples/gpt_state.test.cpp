@@ -101,7 +101,7 @@ TEST_CASE("saved by four devices, the state of training goes on in three and six
   auto const lengths = lengths_of(twelve_layers, table);
   auto const pieces = support::some_batch(state_microbatches, twelve_layers.sequence);
   pipelined_model model(twelve_layers, table, lengths, 9);
-  single_device<float> plain(twelve_layers, 1, cut_whole(lengths), 9);
+  single_device plain(twelve_layers, 1, cut_whole(lengths), 9);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 3; ++step) {
     (void)model.step(pieces);

@@ -75,7 +75,7 @@ TEST_CASE("stages in shards have the bits of one device that splits them alike")
 
 TEST_CASE("shards learn nearly what a model learns that is not cut") {
   auto const table = pp::make_timetable(pp::STP<>{}, {2, 5});
-  single_device<float> whole(six_wide_layers, 1, {5, cut_sequence(six_wide_layers.sequence, 1)}, 9);
+  single_device whole(six_wide_layers, 1, {5, cut_sequence(six_wide_layers.sequence, 1)}, 9);
   tensor_pipeline one(six_wide_layers, table, 1, 9);
   tensor_pipeline two(six_wide_layers, table, 2, 9);
   adamw const optimizer{};

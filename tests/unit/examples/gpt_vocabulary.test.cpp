@@ -88,7 +88,7 @@ TEST_CASE("a vocabulary in shards leaves loss and gradients as they are, but for
     std::int64_t const microbatches = 4;
     step_cut const cut{microbatches, cut_sequence(eight_layers.sequence, 1)};
     sharded_device alone(eight_layers, {4, 2, barriers, cut}, 9);
-    single_device<float> whole(eight_layers, 2, cut, 9);
+    single_device whole(eight_layers, 2, cut, 9);
     auto const pieces = batch_of(microbatches);
     CHECK(alone.step(pieces) == doctest::Approx(whole.step(pieces)).epsilon(1e-6));
     // Layers come in the same order; the embedding's rows do, shard after shard.

@@ -22,7 +22,7 @@ namespace {
 template <class Model>
 void check_bits(Model& model, model_size const& size, int microbatches) {
   auto const pieces = support::some_batch(microbatches, size.sequence);
-  single_device<float> plain(size, 1, step_cut(microbatches, cut_sequence(size.sequence, 1)), 9);
+  single_device plain(size, 1, step_cut(microbatches, cut_sequence(size.sequence, 1)), 9);
   support::check_same_bits(model, plain, pieces);
   CHECK(pp::verify(model.trace()));
 }
@@ -67,12 +67,14 @@ void check_list(model_size const& size, pp::round_stages const& list, int device
   round_model model(size, list, table, 9);
   check_bits(model, size, microbatches);
   auto const ran = model.trace();
+  auto const sizes = round_slots(size, list)(table, {});
+  auto const plan = pp::lower(table, sizes);
   for (int device = 0; device < devices; ++device) {
     for (pp::slot_class const of : {pp::slot_class::weights, pp::slot_class::full_gradients}) {
-      auto const use = slot_use_of(model.plan(), ran, model.sizes(), device, of);
+      auto const use = slot_use_of(plan, ran, sizes, device, of);
       CHECK((use.measured > 0 || of == pp::slot_class::full_gradients)); // some only go forward
       CHECK(use.measured <= use.planned);
-      CHECK(model.plan().layout(device, of).count <= 2);
+      CHECK(plan.view().layout(device, of).count <= 2);
     }
   }
 }

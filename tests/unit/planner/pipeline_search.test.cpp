@@ -183,7 +183,6 @@ TEST_CASE("microbatches that take different times are searched as well") {
   pp::found_pipeline const found =
     pp::search_pipeline(model, std::vector{start}, {.rounds = 0, .order_moves = 0});
   CHECK(found.makespan == doctest::Approx(least));
-  CHECK(found.all_cuts);
 }
 
 TEST_CASE("the search ends with the proven cuts of uneven layers, and with better orders below") {
@@ -197,9 +196,7 @@ TEST_CASE("the search ends with the proven cuts of uneven layers, and with bette
       layers, std::vector<pp::detail::device_power>(static_cast<std::size_t>(size.devices)));
     std::vector<pp::device_orders> const starts{pp::make_orders(pp::OneFOneB{}, size, {})};
     pp::found_pipeline const plain = pp::search_pipeline(model, starts, {.order_moves = 0});
-    CHECK(plain.all_cuts);
     CHECK(plain.makespan == makespan);
-    CHECK(plain.best_given == makespan);
     CHECK(pp::makespan(pp::make_timetable<pp::OneFOneB>(
             size,
             costs_by_hand(pp::pipeline_view{starts.front().over.extents},
@@ -207,10 +204,8 @@ TEST_CASE("the search ends with the proven cuts of uneven layers, and with bette
                           std::vector<pp::detail::device_power>(cut.size()),
                           {cut, plain.how.places}))) == makespan);
     pp::found_pipeline const free = pp::search_pipeline(model, starts);
-    CHECK(free.best_given == makespan);
     CHECK(free.makespan <= makespan);
     CHECK(free.makespan >= free.bound);
-    CHECK(free.makespan >= free.order_bound);
   }
 }
 
@@ -249,19 +244,16 @@ TEST_CASE("on devices that differ, the search agrees with all cuts, places and g
     while (std::next_permutation(places.begin(), places.end()));
     pp::layered_devices const model(layers, powers);
     pp::found_pipeline const plain = pp::search_pipeline(model, starts, {.order_moves = 0});
-    CHECK((plain.all_cuts || plain.proven()));
     if (least == HUGE_VAL) {
       CHECK(plain.excess > 0);
       continue;
     }
     CHECK(plain.excess == 0);
     CHECK(plain.makespan == doctest::Approx(least).epsilon(1e-12));
-    CHECK(plain.best_given == doctest::Approx(least).epsilon(1e-12));
     pp::found_pipeline const free =
       pp::search_pipeline(model, starts, {.rounds = 2, .order_moves = 3000});
     CHECK(free.makespan <= least * (1 + 1e-12));
     CHECK(free.makespan >= free.bound * (1 - 1e-12));
-    CHECK(free.makespan >= free.order_bound * (1 - 1e-12));
     CHECK(fits(free.table, layers, powers, free.how));
     CHECK(pp::makespan(free.table) == free.makespan);
     CHECK(bool(pp::verify(free.table)));
@@ -310,9 +302,10 @@ TEST_CASE("the same seed finds the same pipeline, and whoever watches ends it") 
   CHECK(one.makespan == other.makespan);
   CHECK(one.how == other.how);
   CHECK(one.looks == other.looks);
-  CHECK(!one.all_cuts);
   CHECK(one.excess == 0);
-  CHECK(one.makespan < one.best_given);
+  CHECK(
+    one.makespan <
+    pp::search_pipeline(model, starts, {.rounds = 0, .most_cuts = 100, .order_moves = 0}).makespan);
   CHECK(one.makespan >= one.bound);
   int told = 0;
   pp::found_pipeline const early =

@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
@@ -18,7 +20,7 @@ double layer_flops(pp::transformer const& model,
                    pp::pass_kind kind,
                    pp::token_range tokens,
                    int sequences = 1) {
-  double const linear = model.linear_flops(tokens, sequences);
+  double const linear = model.linear_flops(sequences * tokens.length);
   return (kind == pp::pass_kind::backward ? 2 * linear : linear) +
          model.attention_flops(kind, tokens, sequences);
 }
@@ -69,10 +71,10 @@ TEST_CASE("shapes count what the golden file counts") {
     CHECK(layer_flops(g.shape, pp::pass_kind::backward, all) == g.input + g.weight);
     pp::token_range const quarter{g.sequence / 4, g.sequence / 4 * 3};
     CHECK(layer_flops(g.shape, pp::pass_kind::forward, quarter) == g.last_quarter);
-    CHECK(g.shape.vocabulary_flops(all) == g.vocabulary);
+    CHECK(g.shape.vocabulary_flops(all.length) == g.vocabulary);
     CHECK(g.shape.activation_bytes(g.sequence) == g.activation);
     CHECK(g.shape.activation_bytes(g.sequence) / 8 == g.activation_tensor8);
-    CHECK(g.shape.input_bytes(g.sequence) == g.recomputed);
+    CHECK(g.shape.message_bytes(g.sequence) == g.recomputed);
     CHECK(g.shape.message_bytes(g.sequence) == g.message);
   }
 }
@@ -107,7 +109,7 @@ TEST_CASE("a mixture of experts holds all of them and runs some") {
   dense.experts = dense.experts_per_token = 0;
   dense.ffn *= 2;
   double const router = 2.0 * 100 * mixtral.hidden * mixtral.experts;
-  CHECK(mixtral.linear_flops({100, 0}) == dense.linear_flops({100, 0}) + router);
+  CHECK(mixtral.linear_flops(100) == dense.linear_flops(100) + router);
   // Two of eight devices' experts: 7/8 of the tokens' copies leave, and come back.
   CHECK(mixtral.expert_message_bytes(100, 8) == 2 * 2.0 * 100 * 4096 * 2 * 7 / 8);
   CHECK(mixtral.expert_message_bytes(100, 1) == 0);
@@ -290,6 +292,18 @@ TEST_CASE("files of model hubs give the shapes that have a name") {
   CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 2, "tokens": 4})") == "");
   CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 2})") ==
         "model file, encoder: 'tokens' is missing");
-  CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 3, "tokens": 4})")
-          .starts_with("transformer: hidden must be a multiple of heads, but 8 is none of 3"));
+  CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 3, "tokens": 4})") ==
+        "transformer: hidden must be a multiple of heads, but 8 is none of 3; or head_width must "
+        "say how wide a head is");
+}
+
+TEST_CASE("a model of no known name is refused with the names that are known") {
+  try {
+    (void)pp::transformer::named("gpt");
+    FAIL("it was found");
+  } catch (std::invalid_argument const& refused) {
+    std::string_view const reason = refused.what();
+    CHECK(reason.starts_with("there is no model of the name 'gpt'; the known ones are "));
+    CHECK(reason.find("llama3-8b, ") != reason.npos);
+  }
 }

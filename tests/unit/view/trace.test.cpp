@@ -3,6 +3,7 @@
 #include <pipe/schedule/zero_bubble.hpp>
 #include <pipe/timetable/adapt/with_offload.hpp>
 #include <pipe/timetable/adapt/with_recompute.hpp>
+#include <pipe/timetable/adapt/with_vocabulary.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 #include <pipe/view/trace.hpp>
 
@@ -109,6 +110,16 @@ TEST_CASE("arrows join the passes that a message joins") {
   CHECK(text.find("{\"ph\":\"s\",\"name\":\"message\",\"cat\":\"message\",\"id\":3,\"pid\":1,"
                   "\"tid\":0,\"ts\":500}") != text.npos);
   CHECK(text.find("\"id\":3,\"pid\":1,\"tid\":1,\"ts\":1500,\"bp\":\"e\"}") != text.npos);
+}
+
+TEST_CASE("arrows come from every datum that a pass makes") {
+  // With one barrier a shard of the logits makes the gradient of the last stage, too. On two
+  // devices messages go to F of the first stage, F and B of the last, a shard of the logits, both
+  // gradients of logits, B of the first stage and a shard of the embedding.
+  auto const table = pp::make_timetable<pp::with_vocabulary<pp::OneFOneB, 1>>({2, 1});
+  std::string text;
+  pp::write_trace(text, table, {"any", {}, {}, {}}, {}, {.arrows = true});
+  CHECK(count(text, "\"ph\":\"s\"") == 8);
 }
 
 TEST_CASE("what has run of a flow with several engines has a row for each") {

@@ -188,14 +188,14 @@ struct exchanged_bytes {
 };
 
 exchanged_bytes exchanged_of(choose_command const& asked, std::int64_t tokens) {
-  int const sequences = asked.setup.sequences;
+  std::int64_t const all = asked.setup.sequences * tokens;
   auto const share = [&](std::int64_t bytes) {
     return static_cast<double>(bytes) / asked.setup.tensor;
   };
-  double const hidden = share(asked.model.message_bytes(tokens, sequences));
-  double const query = share(asked.model.attended_message_bytes(tokens, sequences)) - hidden;
-  double const keys = share(asked.model.key_value_bytes(tokens, sequences));
-  double const activation = share(asked.model.attention_activation_bytes(tokens, sequences));
+  double const hidden = share(asked.model.message_bytes(all));
+  double const query = share(asked.model.attended_message_bytes(all)) - hidden;
+  double const keys = share(asked.model.key_value_bytes(all));
+  double const activation = share(asked.model.attention_activation_bytes(all));
   return {hidden, query, keys, activation - 2 * query - keys};
 }
 

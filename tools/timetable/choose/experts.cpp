@@ -110,8 +110,7 @@ layer_bytes bytes_of_piece(pp::prediction const& on,
                            pp::sequence_piece const& piece) {
   pp::transformer const& model = on.model;
   double const tensor = on.setup.tensor;
-  auto const kept = pp::detail::kept_bytes(model, on.setup, layer, piece.tokens);
-  double const all = static_cast<double>(kept) / tensor;
+  double const all = static_cast<double>(on.kept_bytes(layer, piece.tokens)) / tensor;
   if (!has_experts(layer))
     return {.attention = all};
   double const tokens = static_cast<double>(piece.tokens) * on.setup.sequences;
@@ -295,7 +294,7 @@ private:
     pp::token_range const all{piece.tokens, piece.offset};
     bool const travels = has_experts(layer);
     double const message =
-      travels ? of.model.expert_message_bytes(all.length, of.setup.expert, of.setup.sequences) /
+      travels ? of.model.expert_message_bytes(of.setup.sequences * all.length, of.setup.expert) /
                   of.setup.tensor / (of.on.link_gb_per_s * 1e9)
               : 0;
     double const parameters =

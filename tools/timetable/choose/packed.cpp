@@ -229,7 +229,7 @@ void count_packed_memory(choose_command const& asked, pp::timetable_view table, 
       auto const part = [&](std::int64_t bytes) {
         return static_cast<double>(bytes) / asked.setup.tensor;
       };
-      all += part(pp::detail::kept_bytes(asked.model, on.setup, stage, piece.tokens));
+      all += part(on.kept_bytes(stage, piece.tokens));
       kept += read_again * part(asked.model.key_value_bytes(piece.tokens));
       if (what.stage > 0) // else it is tokens, which take next to nothing
         kept +=

@@ -97,14 +97,13 @@ std::vector<int> cut_sequence(choose_command const& asked, int chunks) {
     return {tokens};
   if (asked.measured)
     return pp::even_partition(tokens, chunks);
-  pp::token_range const all{tokens, 0};
   double const linear =
     asked.model.of_layers(asked.model.layers,
                           asked.model.dense_layers,
-                          [&](pp::transformer const& of) { return of.linear_flops(all); }) /
+                          [=](pp::transformer const& of) { return of.linear_flops(tokens); }) /
       asked.reached.linear +
-    asked.model.vocabulary_flops(all) / asked.reached.vocabulary;
-  double const attention = asked.model.attention_flops(pp::pass_kind::forward, all) /
+    asked.model.vocabulary_flops(tokens) / asked.reached.vocabulary;
+  double const attention = asked.model.attention_flops(pp::pass_kind::forward, {tokens, 0}) /
                            asked.reached.attention * asked.model.layers;
   int const alignment = tokens >= 128 * chunks * 4 ? 128 : 1;
   return pp::balanced_partition(
@@ -169,6 +168,15 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
     return seconds_between(asked, from, to, longest);
   });
   return cost;
+}
+
+//! The copies of a stage that a device has: two where both ways go through it.
+int copies_on(pp::timetable_view table, int stage, int device) {
+  pp::shape const& extents = table.over.extents;
+  bool const first_way = pp::device_of(table, stage, 0) == device;
+  bool const other_way = extents.where == pp::placement::bidirectional &&
+                         pp::device_of(table, stage, extents.microbatches - 1) == device;
+  return first_way + other_way;
 }
 
 } // namespace
@@ -354,14 +362,6 @@ void give_bytes(choose_command const& asked, candidate& one) {
     memory.activation.push_back(static_cast<double>(each.activation));
     memory.resident.push_back(static_cast<double>(each.resident()));
   }
-}
-
-int copies_on(pp::timetable_view table, int stage, int device) {
-  pp::shape const& extents = table.over.extents;
-  bool const first_way = pp::device_of(table, stage, 0) == device;
-  bool const other_way = extents.where == pp::placement::bidirectional &&
-                         pp::device_of(table, stage, extents.microbatches - 1) == device;
-  return first_way + other_way;
 }
 
 void count_devices(choose_command const& asked,

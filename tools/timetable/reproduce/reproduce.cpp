@@ -175,8 +175,7 @@ double gigabytes(auto const& schedule,
 }
 
 double attention_ratio(pp::transformer const& model, int tokens) {
-  pp::token_range const all{tokens, 0};
-  return model.attention_flops(pp::pass_kind::forward, all) / model.linear_flops(all);
+  return model.attention_flops(pp::pass_kind::forward, {tokens, 0}) / model.linear_flops(tokens);
 }
 std::vector<int> four_chunks(pp::transformer const& model, int tokens) {
   return pp::balanced_partition(

@@ -30,11 +30,11 @@ namespace pipelining::inline v0_3::detail {
 //! The slot that has been free the longest is taken first, so that what still leaves it (a message)
 //! is likely gone.
 struct slot_pool {
-  reused_scratch<int> freed;    //!< [releases], slots in the order of their release
-  reused_scratch<int> released; //!< by slot: the item that released it last, or `nothing`
+  owned<int> freed;    //!< [releases], slots in the order of their release
+  owned<int> released; //!< by slot: the item that released it last, or `nothing`
   //! [releases][most readers], by slot: the items that have read its content, where several streams
   //! can; else null.
-  reused_scratch<int> readers;
+  owned<int> readers;
   int first = 0;      //!< of freed, the slot to take next
   int last = 0;       //!< one after the last of freed
   int count = 0;      //!< slots that exist
@@ -72,8 +72,8 @@ struct slot_pool {
 //! @brief The last users of slots of the classes that no pass uses: tied gradients, then totals,
 //! then copied gradients.
 struct slot_uses {
-  reused_scratch<int> writer; //!< [slots] items of the device, or `nothing`
-  reused_scratch<int> reader; //!< [slots]
+  owned<int> writer; //!< [slots] items of the device, or `nothing`
+  owned<int> reader; //!< [slots]
 };
 
 //! The most slots of these classes that a device may have.
@@ -469,14 +469,14 @@ private:
   item_times times_{};
   position at_{};
   wait_list waits_;
-  slot_pool pools_[slot_classes];   // by class
-  slot_uses given_;                 // of slots that no pass uses
-  reused_scratch<held_datum> held_; // [rows of the device][data][units], where each instance is
-  reused_scratch<int> sent_; // [items of the device], sends and copies whose slot is not free yet
-  reused_scratch<int> carried_; // [items of the device], of a message the instance that it carries
+  slot_pool pools_[slot_classes]; // by class
+  slot_uses given_;               // of slots that no pass uses
+  owned<held_datum> held_;        // [rows of the device][data][units], where each instance is
+  owned<int> sent_;    // [items of the device], sends and copies whose slot is not free yet
+  owned<int> carried_; // [items of the device], of a message the instance that it carries
   //! [instances][most readers], who reads them: sends, then the last pass of each engine. Null
   //! where no two streams read the same.
-  reused_scratch<int> held_readers_;
+  owned<int> held_readers_;
 };
 
 //! Marks the pass of every stage after which its weight gradients are complete.
@@ -527,7 +527,7 @@ public:
 private:
   data_uses const& uses_;
   slot_walk slots_;
-  reused_scratch<message_line> lines_;
+  owned<message_line> lines_;
 };
 
 } // namespace pipelining::inline v0_3::detail

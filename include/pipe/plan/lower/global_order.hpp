@@ -102,8 +102,7 @@ private:
     pipeline_view const& over = table_.over;
     for (int const made : over.links_of(what).made)
       if (made != kind_links::none)
-        emitted_[at((made * over.extents.stages() + what.stage) * over.units() +
-                    over.unit_of(what))] = true;
+        emitted_[at(pass_index(over, what, made))] = true;
     int const devices = over.extents.devices;
     auto const offer_waiting = [&](int device) {
       for (int other = device; other < table_.rows(); other += devices)

@@ -21,9 +21,9 @@ namespace pipelining::inline v0_3::detail {
 //! Vector clocks: for each item and each stream the last item of that stream known to be complete
 //! when it starts. A stream learns of others only where it waits, so many items share a row.
 struct stream_clocks {
-  reused_scratch<int> rows;   // [items + streams][streams]
-  reused_scratch<int> row_of; // [items], where in rows
-  reused_scratch<int> now;    // [streams], where in rows that of each stream is
+  owned<int> rows;   // [items + streams][streams]
+  owned<int> row_of; // [items], where in rows
+  owned<int> now;    // [streams], where in rows that of each stream is
   int streams = 0;
   int used = 0; // of rows
 
@@ -80,11 +80,11 @@ struct wait_list {
   int most;       // waits of an item, on average
   bool ahead;     // items after the group may need some: each has a row of needs, else there is one
   stream_clocks clock{};
-  reused_scratch<int> needs{}; // [rows][most_needs]: of a group at its first item, the latest first
-  reused_scratch<int> need_counts{}; // [rows], 0
-  reused_scratch<int> waits{};       // of this device, all items together
-  item* items = nullptr;             // of the device
-  int first = 0;                     // waits of the devices before
+  owned<int> needs{};       // [rows][most_needs]: of a group at its first item, the latest first
+  owned<int> need_counts{}; // [rows], 0
+  owned<int> waits{};       // of this device, all items together
+  item* items = nullptr;    // of the device
+  int first = 0;            // waits of the devices before
   int count = 0;
   int group = 0;     // where the one that goes by begins
   int after = 0;     // where it ends

@@ -125,11 +125,8 @@ public:
     int const count = goes_again(what) ? 1 : layers_of(what);
     if (goes_again(what))
       again_[unit_of(what)] = what.kind;
-    for (int i = 0; i < count; ++i) {
-      write_again(what, i);
-      for (pass_kind const kind : kinds_of_layer(what.kind))
-        push(kind, what, i);
-    }
+    for (int i = 0; i < count; ++i)
+      write_layer(what, i);
   }
   //! Layer next to layer: while one computes, the other one is on the network. A pass that goes
   //! back begins.
@@ -147,11 +144,8 @@ public:
         turn == 'b' ? push(*b++, back, i) : push(*f++, forward, i);
     }
     for (pass const* const each : {&back, &forward})
-      for (int i = both; i < layers_of(*each); ++i) {
-        write_again(*each, i);
-        for (pass_kind const kind : kinds_of_layer(each->kind))
-          push(kind, *each, i);
-      }
+      for (int i = both; i < layers_of(*each); ++i)
+        write_layer(*each, i);
   }
 
   //! Whether a mark comes after passes that go together.
@@ -173,6 +167,11 @@ private:
         again && i > 0 && goes_back(what))
       for (pass_kind const kind : kinds_of_layer(*again))
         push(kind, what, i);
+  }
+  void write_layer(pass const& what, int i) {
+    write_again(what, i);
+    for (pass_kind const kind : kinds_of_layer(what.kind))
+      push(kind, what, i);
   }
   //! @param i of the layers in the order of the pass
   void push(pass_kind kind, pass const& what, int i) {

@@ -75,7 +75,7 @@ public:
                Cost const& cost,
                double memory,
                sequence_groups& best)
-      : lengths_(lengths), order_(order), memory_(memory * (1 + 1e-12)), best_(best) {
+      : order_(order), memory_(memory * (1 + 1e-12)), best_(best) {
     for (int size = 1; size <= devices / 2; size *= 2)
       ++doublings_;
     for (int const tokens : lengths)
@@ -112,17 +112,14 @@ public:
 private:
   void begin(std::vector<int> const& sizes) {
     sizes_ = sizes;
-    levels_.clear();
-    for (int const size : sizes)
-      levels_.push_back(std::countr_zero(static_cast<unsigned>(size)));
     time_.assign(sizes.size(), 0);
     bytes_.assign(sizes.size(), 0);
-    group_of_.assign(lengths_.size(), 0);
+    group_of_.assign(order_.size(), 0);
   }
   //! Where a sequence on groups of the size of this one stands in the tables.
   [[nodiscard]] std::size_t index(int sequence, std::size_t group) const {
     return static_cast<std::size_t>(sequence) * (static_cast<std::size_t>(doublings_) + 1) +
-           static_cast<std::size_t>(levels_[group]);
+           static_cast<std::size_t>(std::countr_zero(static_cast<unsigned>(sizes_[group])));
   }
   [[nodiscard]] double time_of(int sequence, std::size_t group) const {
     return times_of_[index(sequence, group)];
@@ -170,7 +167,6 @@ private:
     return complete;
   }
 
-  std::span<int const> lengths_;
   std::span<int const> order_;
   int doublings_ = 0;            // from a device alone to the largest group
   std::vector<double> times_of_; // [sequences][doublings + 1]
@@ -178,7 +174,6 @@ private:
   double memory_;
   sequence_groups& best_;
   std::vector<int> sizes_;
-  std::vector<int> levels_; // of the sizes
   std::vector<double> time_;
   std::vector<double> bytes_;
   std::vector<int> group_of_;

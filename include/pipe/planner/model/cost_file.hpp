@@ -177,40 +177,44 @@ inline void append_cost(std::string& out, double number, number_range const& ran
   return result;
 }
 
-inline void
-append_links(std::string& out, std::span<measured_link const> links, double message_bytes) {
-  out += std::string(",\n\"") + bytes_of_costs + "\": ";
-  append_cost(out, message_bytes, byte_range);
-  out += std::string(",\n\"") + links_of_costs + "\": [";
-  for (std::size_t i = 0; i < links.size(); ++i) {
-    out += (i == 0 ? "\n[" : ",\n[") + std::to_string(links[i].from) + ", " +
-           std::to_string(links[i].to) + ", ";
-    append_cost(out, links[i].latency);
-    out += ", ";
-    append_cost(out, links[i].seconds_per_byte, byte_time_range);
-    out += "]";
+//! Appends a list of lists of `columns` numbers each; nothing where there are none.
+inline void append_rows(
+  std::string& out, std::string_view name, int count, int columns, auto const& append_number) {
+  for (int i = 0; i < count; ++i) {
+    if (i == 0)
+      out.append(",\n\"").append(name).append("\": [");
+    out += i % columns > 0 ? ", " : i > 0 ? "],\n[" : "\n[";
+    append_number(i);
   }
-  out += "]";
+  out += count > 0 ? "]]" : "";
 }
 
-//! The times of a kind, [stage][microbatch][chunk]; empty where it takes none and need not.
-[[nodiscard]] inline std::string rows_of_costs(cut_costs const& costs,
-                                               cost_table::timed_kind const& kind) {
+inline void append_links(std::string& out, cut_costs const& costs) {
+  if (costs.links.empty())
+    return;
+  out.append(",\n\"").append(bytes_of_costs).append("\": ");
+  append_cost(out, costs.message_bytes, byte_range);
+  append_rows(out, links_of_costs, 4 * static_cast<int>(costs.links.size()), 4, [&](int i) {
+    measured_link const& link = costs.links[static_cast<std::size_t>(i / 4)];
+    double const numbers[] = {1.0 * link.from, 1.0 * link.to, link.latency, link.seconds_per_byte};
+    append_cost(out, numbers[i % 4], i % 4 == 3 ? byte_time_range : time_range);
+  });
+}
+
+//! Appends the times of a kind, [stage][microbatch][chunk], but where it takes none and need not.
+inline void
+append_times(std::string& out, cut_costs const& costs, cost_table::timed_kind const& kind) {
   std::string rows;
   bool any = kind.needed;
-  int const count = costs.times.microbatches() * costs.chunks;
-  for (int stage = 0; stage < costs.stages; ++stage) {
-    rows += stage == 0 ? "\n[" : ",\n[";
-    for (int i = 0; i < count; ++i) {
-      double const time = costs.times.duration(
-        row_writer::make(kind.kind, stage, i / costs.chunks, i % costs.chunks));
-      rows += i == 0 ? "" : ", ";
-      append_cost(rows, time);
-      any = any || time > 0;
-    }
-    rows += "]";
-  }
-  return any ? rows : std::string();
+  int const columns = costs.times.microbatches() * costs.chunks;
+  append_rows(rows, kind.word.c_str(), costs.stages * columns, columns, [&](int i) {
+    int const column = i % columns;
+    double const time = costs.times.duration(
+      row_writer::make(kind.kind, i / columns, column / costs.chunks, column % costs.chunks));
+    append_cost(rows, time);
+    any = any || time > 0;
+  });
+  out += any ? rows : "";
 }
 
 } // namespace detail
@@ -229,21 +233,15 @@ append_links(std::string& out, std::span<measured_link const> links, double mess
     out += "\"microbatches\": " + std::to_string(costs.times.microbatches()) + ",\n";
   out += "\"communication\": ";
   detail::append_cost(out, costs.times.latency());
-  if (!costs.links.empty())
-    detail::append_links(out, costs.links, costs.message_bytes);
+  detail::append_links(out, costs);
   for (cost_table::timed_kind const& kind : costs.times.kinds())
-    if (std::string const rows = detail::rows_of_costs(costs, kind); !rows.empty())
-      out += std::string(",\n\"") + kind.word.c_str() + "\": [" + rows + "]";
+    detail::append_times(out, costs, kind);
   for (detail::named_bytes const& each : detail::memory_of_costs) {
     std::vector<double> const& all = costs.memory.*each.list;
-    int const count = each.by_chunk ? costs.chunks : 1;
-    for (int i = 0; i < static_cast<int>(all.size()); ++i) {
-      if (i == 0)
-        out += std::string(",\n\"") + each.name + "\": [";
-      out += i % count > 0 ? ", " : i > 0 ? "],\n[" : "\n[";
+    int const columns = each.by_chunk ? costs.chunks : 1;
+    detail::append_rows(out, each.name, static_cast<int>(all.size()), columns, [&](int i) {
       detail::append_cost(out, all[static_cast<std::size_t>(i)], detail::byte_range);
-    }
-    out += all.empty() ? "" : "]]";
+    });
   }
   return out + "}\n";
 }

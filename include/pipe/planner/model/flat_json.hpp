@@ -26,35 +26,28 @@ public:
     cursor at = cursor_at(0);
     at.object([&](std::string const& name) {
       begins_[name] = at.place();
-      char const next = at.peek();
-      if (next == '"')
-        words_[name] = at.text();
-      else if (at.literal("true"))
-        numbers_[name] = 1;
-      else if (at.literal("false"))
-        numbers_[name] = 0;
-      else if (next == '{' || next == '[' || next == 'n')
-        (void)at.raw();
-      else
-        numbers_[name] = at.real();
+      (void)at.raw();
     });
     at.end();
   }
 
   //! The number of a member; not a number where there is none.
   [[nodiscard]] double number(std::string const& name) const {
-    auto const found = numbers_.find(name);
-    return found == numbers_.end() ? std::numeric_limits<double>::quiet_NaN() : found->second;
+    cursor at = value_of(name);
+    if (!has_plain(name) || at.peek() == '"')
+      return std::numeric_limits<double>::quiet_NaN();
+    return at.literal("true") ? 1 : at.literal("false") ? 0 : at.real();
   }
   //! The word of a member; empty where there is none.
   [[nodiscard]] std::string word(std::string const& name) const {
-    auto const found = words_.find(name);
-    return found == words_.end() ? std::string() : found->second;
+    cursor at = value_of(name);
+    return at.peek() == '"' ? at.text() : std::string();
   }
   [[nodiscard]] bool has(std::string const& name) const { return begins_.contains(name); }
   //! True for a number or a word.
   [[nodiscard]] bool has_plain(std::string const& name) const {
-    return numbers_.contains(name) || words_.contains(name);
+    return has(name) &&
+           std::string_view("{[n").find(value_of(name).peek()) == std::string_view::npos;
   }
   //! All names, with the places of their values.
   [[nodiscard]] std::map<std::string, std::size_t> const& names() const noexcept { return begins_; }
@@ -68,7 +61,7 @@ public:
   //! The value of a member as a list of lists of numbers.
   //! @throws std::invalid_argument where it is something else.
   [[nodiscard]] std::vector<std::vector<double>> rows(std::string const& name) const {
-    cursor at = cursor_at(begins_.at(name));
+    cursor at = value_of(name);
     std::vector<std::vector<double>> result;
     at.list([&] {
       result.emplace_back();
@@ -79,7 +72,7 @@ public:
 
   //! The text of a member that is an object; empty where it is none.
   [[nodiscard]] std::string_view object(std::string const& name) const {
-    cursor at = cursor_at(begins_.contains(name) ? begins_.at(name) : text_.size());
+    cursor at = value_of(name);
     return at.peek() == '{' ? at.raw() : std::string_view();
   }
 
@@ -87,11 +80,13 @@ private:
   using cursor = json_cursor<std::invalid_argument>;
 
   [[nodiscard]] cursor cursor_at(std::size_t place) const { return cursor(text_, "JSON: ", place); }
+  //! The place of a value; the end where there is no such member.
+  [[nodiscard]] cursor value_of(std::string const& name) const {
+    return cursor_at(has(name) ? begins_.at(name) : text_.size());
+  }
 
   std::string_view text_;
   std::map<std::string, std::size_t> begins_;
-  std::map<std::string, double> numbers_;
-  std::map<std::string, std::string> words_;
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -21,8 +21,6 @@
 #include <limits>
 #include <span>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace pipelining::inline v0_3 {
 
@@ -47,54 +45,6 @@ namespace detail {
     stage.dense = stage.dense > frozen ? stage.dense - frozen : 0;
   }
   return stage;
-}
-
-//! The part of the tokens of all pictures that comes with some tokens of a sequence.
-[[nodiscard]] constexpr double picture_share(training_setup const& setup,
-                                             std::int64_t tokens) noexcept {
-  return static_cast<double>(tokens) / static_cast<double>(setup.sequence);
-}
-
-//! Seconds of the arithmetic of one layer of the encoder for the pictures of a chunk.
-[[nodiscard]] constexpr double encoder_seconds(transformer const& model,
-                                               training_setup const& setup,
-                                               double rate,
-                                               efficiency const& reached,
-                                               pass_kind kind,
-                                               std::int64_t tokens) noexcept {
-  transformer const layer = model.encoder_shape();
-  token_range const picture{model.encoder.tokens, 0};
-  int const count = setup.sequences * setup.pictures;
-  // Without a mask, twice the causal one.
-  return picture_share(setup, tokens) *
-         (layer.linear_flops(picture, count) / (rate * reached.linear) +
-          2 * layer.attention_flops(kind, picture, count) / (rate * reached.attention));
-}
-
-//! Bytes of what the encoder gives for the pictures of a chunk.
-[[nodiscard]] constexpr double
-encoded_bytes(transformer const& model, training_setup const& setup, std::int64_t tokens) noexcept {
-  return picture_share(setup, tokens) * static_cast<double>(model.encoder_shape().message_bytes(
-                                          model.encoder.tokens, setup.sequences * setup.pictures));
-}
-
-//! Bytes that the forward passes of some tokens keep on a stage, of all GPUs that share it. A
-//! module keeps the inputs of two norms and their product besides those of its layer.
-[[nodiscard]] constexpr std::int64_t kept_bytes(transformer const& model,
-                                                training_setup const& setup,
-                                                stage_content const& stage,
-                                                std::int64_t tokens) noexcept {
-  stage_content const kept = passed_layers(stage, training.kind_with(role::weights));
-  std::int64_t bytes = model.of_layers(kept.layers, kept.dense, [&](transformer const& of) {
-    return of.activation_bytes(tokens, setup.sequences);
-  });
-  bytes += kept.modules * (model.activation_bytes(tokens, setup.sequences) +
-                           4 * model.input_bytes(tokens, setup.sequences));
-  if (kept.encoders > 0)
-    bytes += static_cast<std::int64_t>(picture_share(setup, tokens) * kept.encoders *
-                                       static_cast<double>(model.encoder_shape().activation_bytes(
-                                         model.encoder.tokens, setup.sequences * setup.pictures)));
-  return bytes;
 }
 
 //! Calls `part(stage, chunk, tokens)` for all of them, chunk after chunk.
@@ -140,12 +90,11 @@ struct prediction {
   exchange_seconds(stage_content const& stage, pass_kind kind, std::int64_t tokens) const noexcept {
     if (detail::training_kind(kind).is == role::weights)
       return 0;
-    double const gathered = static_cast<double>(model.message_bytes(tokens, setup.sequences));
+    double const gathered = static_cast<double>(model.message_bytes(setup.sequences * tokens));
     stage_content const passed = detail::passed_layers(stage, kind);
     double const layers =
       passed.layers + passed.modules + 0.25 * stage.projections + 0.75 * stage.remainders;
-    double const pictures =
-      passed.encoders > 0 ? passed.encoders * detail::encoded_bytes(model, setup, tokens) : 0;
+    double const pictures = passed.encoders > 0 ? passed.encoders * encoded_bytes(tokens) : 0;
     return 2 * 2.0 * (setup.tensor - 1) / setup.tensor * (layers * gathered + pictures) /
            (on.link_gb_per_s * 1e9);
   }
@@ -159,13 +108,12 @@ struct prediction {
   pass_seconds(stage_content const& content, pass_kind kind, token_range tokens) const noexcept {
     stage_content const stage = detail::passed_layers(content, kind);
     double const rate = on.peak_tflops * 1e12 * setup.tensor;
-    double const linear = model.linear_flops(tokens, setup.sequences);
-    double const projection =
-      model.flops_with(model.projection_parameters(), tokens, setup.sequences);
-    double const products = model.of_layers(stage.layers, stage.dense, [&](transformer const& of) {
-      return of.linear_flops(tokens, setup.sequences);
-    });
-    double const joining = model.flops_with(model.joining_parameters(), tokens, setup.sequences);
+    std::int64_t const all = setup.sequences * tokens.length;
+    double const linear = model.linear_flops(all);
+    double const projection = model.flops_with(model.projection_parameters(), all);
+    double const products = model.of_layers(
+      stage.layers, stage.dense, [all](transformer const& of) { return of.linear_flops(all); });
+    double const joining = model.flops_with(model.joining_parameters(), all);
     double seconds = (products + stage.modules * (linear + joining) +
                       stage.projections * projection + stage.remainders * (linear - projection)) /
                        (rate * reached.linear) +
@@ -173,15 +121,14 @@ struct prediction {
                        model.attention_flops(kind, tokens, setup.sequences) /
                        (rate * reached.attention);
     if (stage.encoders > 0)
-      seconds +=
-        stage.encoders * detail::encoder_seconds(model, setup, rate, reached, kind, tokens.length);
+      seconds += stage.encoders * encoder_seconds(kind, tokens.length);
     if (stage.output)
-      seconds += (1 + model.modules) * model.vocabulary_flops(tokens, setup.sequences) /
+      seconds += (1 + model.modules) * model.vocabulary_flops(all) /
                  (rate * reached.vocabulary * stage.shards);
     if (detail::training_kind(kind).is != role::weights)
       seconds += (stage.layers - stage.dense + stage.modules + stage.remainders) *
-                 model.expert_message_bytes(tokens.length, setup.expert, setup.sequences) /
-                 setup.tensor / (on.link_gb_per_s * 1e9);
+                 model.expert_message_bytes(all, setup.expert) / setup.tensor /
+                 (on.link_gb_per_s * 1e9);
     return seconds + exchange_seconds(content, kind, tokens.length);
   }
 
@@ -199,15 +146,29 @@ struct prediction {
   [[nodiscard]] constexpr double
   message_seconds(int from, int to, std::int64_t tokens) const noexcept {
     double const rate = in_one_machine(from, to) ? on.link_gb_per_s : on.network_gb_per_s;
-    return static_cast<double>(model.message_bytes(tokens, setup.sequences)) / setup.tensor /
+    return static_cast<double>(model.message_bytes(setup.sequences * tokens)) / setup.tensor /
            (rate * 1e9);
   }
 
+  //! @brief Bytes that the forward passes of some tokens keep on a stage, of all GPUs that share
+  //! it. A module keeps the inputs of two norms and their product besides those of its layer.
+  [[nodiscard]] constexpr std::int64_t kept_bytes(stage_content const& stage,
+                                                  std::int64_t tokens) const noexcept {
+    stage_content const kept = detail::passed_layers(stage, training.kind_with(role::weights));
+    std::int64_t const all = setup.sequences * tokens;
+    std::int64_t bytes = model.of_layers(
+      kept.layers, kept.dense, [all](transformer const& of) { return of.activation_bytes(all); });
+    bytes += kept.modules * (model.activation_bytes(all) + 4 * model.message_bytes(all));
+    if (kept.encoders > 0)
+      bytes += static_cast<std::int64_t>(
+        picture_share(tokens) * kept.encoders *
+        static_cast<double>(model.encoder_shape().activation_bytes(picture_tokens())));
+    return bytes;
+  }
   //! @brief Seconds of a copy of the data that a pass keeps, to the host or back.
   [[nodiscard]] constexpr double copy_seconds(stage_content const& stage,
                                               std::int64_t tokens) const noexcept {
-    return static_cast<double>(detail::kept_bytes(model, setup, stage, tokens)) / setup.tensor /
-           (on.host_gb_per_s * 1e9);
+    return static_cast<double>(kept_bytes(stage, tokens)) / setup.tensor / (on.host_gb_per_s * 1e9);
   }
 
   //! @brief Bytes of the message of a stage to the next one, on one GPU: an activation; after a
@@ -215,12 +176,11 @@ struct prediction {
   //! state more, between layers of an encoder those of pictures next to the embedded text.
   [[nodiscard]] constexpr std::int64_t sent_bytes(stage_content const& stage,
                                                   std::int64_t tokens) const noexcept {
-    auto const bytes =
-      stage.projections > 0  ? model.projected_message_bytes(tokens, setup.sequences)
-      : stage.attentions > 0 ? model.attended_message_bytes(tokens, setup.sequences)
-                             : stage.states * model.message_bytes(tokens, setup.sequences);
-    auto const pictures =
-      stage.pictures ? static_cast<std::int64_t>(detail::encoded_bytes(model, setup, tokens)) : 0;
+    std::int64_t const all = setup.sequences * tokens;
+    auto const bytes = stage.projections > 0  ? model.projected_message_bytes(all)
+                       : stage.attentions > 0 ? model.attended_message_bytes(all)
+                                              : stage.states * model.message_bytes(all);
+    auto const pictures = stage.pictures ? static_cast<std::int64_t>(encoded_bytes(tokens)) : 0;
     return (bytes + pictures) / setup.tensor;
   }
 
@@ -233,7 +193,7 @@ struct prediction {
     std::int64_t widest = 0;
     for (stage_content const& each : content)
       widest = std::max(widest, one_gpu.sent_bytes(each, tokens));
-    return widest / model.message_bytes(1, setup.sequences);
+    return widest / model.message_bytes(setup.sequences);
   }
 
   //! @brief The time of every pass and of messages on every link, in seconds. A recomputation takes
@@ -313,13 +273,12 @@ struct prediction {
     stage_bytes result;
     // In addition to attention a projection keeps the inputs of its norm and its product, and what
     // follows attention all else, with a copy of attention's output.
-    std::int64_t const whole = model.activation_bytes(setup.sequence, setup.sequences);
-    std::int64_t const attention =
-      model.attention_activation_bytes(setup.sequence, setup.sequences);
-    std::int64_t const before = 2 * model.input_bytes(setup.sequence, setup.sequences);
-    std::int64_t const copy = model.attended_message_bytes(setup.sequence, setup.sequences) -
-                              model.message_bytes(setup.sequence, setup.sequences);
-    std::int64_t const layers = detail::kept_bytes(model, setup, stage, setup.sequence);
+    std::int64_t const tokens = setup.sequences * setup.sequence;
+    std::int64_t const whole = model.activation_bytes(tokens);
+    std::int64_t const attention = model.attention_activation_bytes(tokens);
+    std::int64_t const before = 2 * model.message_bytes(tokens);
+    std::int64_t const copy = model.attended_message_bytes(tokens) - model.message_bytes(tokens);
+    std::int64_t const layers = kept_bytes(stage, setup.sequence);
     result.activation = (layers + stage.attentions * attention + stage.projections * before +
                          stage.remainders * (whole - attention - before + copy)) /
                         setup.tensor;
@@ -327,11 +286,11 @@ struct prediction {
     result.gradients = 4 * trained;
     result.optimizer = (12 * trained + setup.data - 1) / setup.data;
     if (stage.output)
-      result.logits = (1 + model.modules) * model.logits_bytes(longest, setup.sequences) /
+      result.logits = (1 + model.modules) * model.logits_bytes(setup.sequences * longest) /
                       setup.tensor / stage.shards;
     if (chunk_lengths.size() > 1)
       result.carried = 2 * (stage.layers + stage.modules + stage.attentions) *
-                       model.key_value_bytes(setup.sequence, setup.sequences) / setup.tensor;
+                       model.key_value_bytes(tokens) / setup.tensor;
     result.message = sent_bytes(stage, setup.sequence);
     return result;
   }
@@ -399,6 +358,33 @@ struct prediction {
     });
     return table;
   }
+
+private:
+  //! Tokens of all pictures of a microbatch.
+  [[nodiscard]] constexpr std::int64_t picture_tokens() const noexcept {
+    return std::int64_t{setup.sequences} * setup.pictures * model.encoder.tokens;
+  }
+  //! The part of them that comes with some tokens of a sequence.
+  [[nodiscard]] constexpr double picture_share(std::int64_t tokens) const noexcept {
+    return static_cast<double>(tokens) / static_cast<double>(setup.sequence);
+  }
+  //! Seconds of the arithmetic of one layer of the encoder for the pictures of a chunk.
+  [[nodiscard]] constexpr double encoder_seconds(pass_kind kind,
+                                                 std::int64_t tokens) const noexcept {
+    transformer const layer = model.encoder_shape();
+    double const rate = on.peak_tflops * 1e12 * setup.tensor;
+    int const pictures = setup.sequences * setup.pictures;
+    // Without a mask, twice the causal one.
+    return picture_share(tokens) *
+           (layer.linear_flops(picture_tokens()) / (rate * reached.linear) +
+            2 * layer.attention_flops(kind, {model.encoder.tokens, 0}, pictures) /
+              (rate * reached.attention));
+  }
+  //! Bytes of what the encoder gives for the pictures of a chunk.
+  [[nodiscard]] constexpr double encoded_bytes(std::int64_t tokens) const noexcept {
+    return picture_share(tokens) *
+           static_cast<double>(model.encoder_shape().message_bytes(picture_tokens()));
+  }
 };
 
 //! @brief A model without a pipeline: groups of GPUs share the tokens of their sequences, and all
@@ -427,7 +413,7 @@ struct grouped_gpus {
   }
   //! @brief The same without exchanges.
   [[nodiscard]] constexpr double work_time(int tokens, int size) const noexcept {
-    prediction const group{model, setup_of(tokens, size), on, reached};
+    prediction const group = group_of(tokens, size);
     double seconds = 0;
     for (pass_kind const kind : detail::split_kinds(training))
       seconds += group.pass_seconds(whole(), kind, {tokens, 0}) -
@@ -456,7 +442,7 @@ struct grouped_gpus {
   [[nodiscard]] constexpr double bytes(int tokens, int size) const noexcept {
     if (model.heads % size != 0 || (model.encoder.layers > 0 && model.encoder.heads % size != 0))
       return std::numeric_limits<double>::infinity();
-    return static_cast<double>(detail::kept_bytes(model, setup_of(tokens, 1), whole(), tokens) +
+    return static_cast<double>(group_of(tokens, 1).kept_bytes(whole(), tokens) +
                                (1 + model.modules) * model.logits_bytes(tokens)) /
            size;
   }
@@ -479,8 +465,8 @@ struct grouped_gpus {
   }
 
 private:
-  [[nodiscard]] constexpr training_setup setup_of(int tokens, int size) const noexcept {
-    return {.sequence = tokens, .tensor = size, .pictures = pictures};
+  [[nodiscard]] constexpr prediction group_of(int tokens, int size) const noexcept {
+    return {model, {.sequence = tokens, .tensor = size, .pictures = pictures}, on, reached};
   }
   [[nodiscard]] constexpr stage_content whole() const noexcept {
     return {.layers = model.layers,

@@ -16,7 +16,6 @@
 #include <pipe/flow/training.hpp>
 
 #include <cstdint>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -164,15 +163,14 @@ struct transformer {
   //! @brief Floating-point operations of a microbatch in products with so many parameters.
   //!
   //! The number is the same in the forward pass, for the gradient of the input and for the weights.
-  //! @param sequences [count] sequences of a microbatch.
-  [[nodiscard]] static constexpr double
-  flops_with(std::int64_t parameters, token_range tokens, int sequences) noexcept {
-    return 2.0 * sequences * static_cast<double>(tokens.length) * static_cast<double>(parameters);
+  //! @param tokens of all sequences.
+  [[nodiscard]] static constexpr double flops_with(std::int64_t parameters,
+                                                   std::int64_t tokens) noexcept {
+    return 2.0 * static_cast<double>(tokens) * static_cast<double>(parameters);
   }
   //! @brief Operations of one layer in products of matrices with weights.
-  [[nodiscard]] constexpr double linear_flops(token_range tokens,
-                                              int sequences = 1) const noexcept {
-    return flops_with(met_parameters(), tokens, sequences);
+  [[nodiscard]] constexpr double linear_flops(std::int64_t tokens) const noexcept {
+    return flops_with(met_parameters(), tokens);
   }
   //! @brief Floating-point operations of the attention of one layer, which no weights take part in.
   //!
@@ -191,9 +189,8 @@ struct transformer {
   }
   //! @brief Floating-point operations of the output layer over the whole vocabulary: the same
   //! number forward, for the gradient of the input and for the gradient of the weights.
-  [[nodiscard]] constexpr double vocabulary_flops(token_range tokens,
-                                                  int sequences = 1) const noexcept {
-    return flops_with(vocabulary_parameters(), tokens, sequences);
+  [[nodiscard]] constexpr double vocabulary_flops(std::int64_t tokens) const noexcept {
+    return flops_with(vocabulary_parameters(), tokens);
   }
 
   //! @brief Bytes of a token that attention itself keeps: query, keys, values, output and
@@ -208,61 +205,50 @@ struct transformer {
   //! log-sum-exp of the scores: 32 hidden + 4 heads per token for a plain layer of ffn = 4 hidden.
   //! @source Korthikanti et al., MLSys 2023, without dropout masks and scores; own count for
   //! grouped attention, gated layers and experts.
-  [[nodiscard]] constexpr std::int64_t activation_bytes(std::int64_t tokens,
-                                                        int sequences = 1) const noexcept {
+  [[nodiscard]] constexpr std::int64_t activation_bytes(std::int64_t tokens) const noexcept {
     std::int64_t const width = hidden;
     std::int64_t const compressed = std::int64_t{query_rank} + key_rank;
     std::int64_t const attention = 2 * width + 2 * compressed + attended_bytes();
     std::int64_t const copies = experts > 0 ? 2 * width * experts_per_token : 0;
     std::int64_t const feed_forward = 2 * width + copies + (gated ? 6 : 4) * inner_width();
     std::int64_t const norms = 4 * width;
-    return sequences * tokens * (attention + feed_forward + norms);
+    return tokens * (attention + feed_forward + norms);
   }
   //! @brief Of these, the bytes of attention only.
   [[nodiscard]] constexpr std::int64_t
-  attention_activation_bytes(std::int64_t tokens, int sequences = 1) const noexcept {
-    return sequences * tokens * attended_bytes();
-  }
-  //! @brief Bytes that the forward pass of one layer keeps where the backward pass recomputes it:
-  //! its input.
-  [[nodiscard]] constexpr std::int64_t input_bytes(std::int64_t tokens,
-                                                   int sequences = 1) const noexcept {
-    return 2 * std::int64_t{sequences} * tokens * hidden;
+  attention_activation_bytes(std::int64_t tokens) const noexcept {
+    return tokens * attended_bytes();
   }
   //! @brief Bytes of keys and values that one layer keeps for the later chunks of its sequence; the
   //! gradients that travel back take as much in bf16.
-  [[nodiscard]] constexpr std::int64_t key_value_bytes(std::int64_t tokens,
-                                                       int sequences = 1) const noexcept {
-    return 2 * std::int64_t{sequences} * tokens * (scored_key_width() + key_width());
+  [[nodiscard]] constexpr std::int64_t key_value_bytes(std::int64_t tokens) const noexcept {
+    return 2 * tokens * (scored_key_width() + key_width());
   }
   //! @brief Bytes of the logits and their gradient while the loss is computed: bf16 and single.
-  [[nodiscard]] constexpr std::int64_t logits_bytes(std::int64_t tokens,
-                                                    int sequences = 1) const noexcept {
-    return (2 + 4) * std::int64_t{sequences} * tokens * vocabulary;
+  [[nodiscard]] constexpr std::int64_t logits_bytes(std::int64_t tokens) const noexcept {
+    return (2 + 4) * tokens * vocabulary;
   }
 
-  //! @brief Bytes of a message between two stages: an activation or a gradient.
-  [[nodiscard]] constexpr std::int64_t message_bytes(std::int64_t tokens,
-                                                     int sequences = 1) const noexcept {
-    return input_bytes(tokens, sequences);
+  //! @brief Bytes of a message between two stages, an activation or a gradient. The forward pass of
+  //! one layer keeps as much, its input, where the backward pass recomputes it.
+  [[nodiscard]] constexpr std::int64_t message_bytes(std::int64_t tokens) const noexcept {
+    return 2 * tokens * hidden;
   }
   //! @brief Bytes of what attention reads, with the residual: query, keys and values of all tokens.
-  [[nodiscard]] constexpr std::int64_t projected_message_bytes(std::int64_t tokens,
-                                                               int sequences = 1) const noexcept {
-    return message_bytes(tokens, sequences) +
-           2 * sequences * tokens * (scored_query_width() + scored_key_width() + key_width());
+  [[nodiscard]] constexpr std::int64_t projected_message_bytes(std::int64_t tokens) const noexcept {
+    return message_bytes(tokens) +
+           2 * tokens * (scored_query_width() + scored_key_width() + key_width());
   }
   //! @brief Bytes of what attention gives, with the residual.
-  [[nodiscard]] constexpr std::int64_t attended_message_bytes(std::int64_t tokens,
-                                                              int sequences = 1) const noexcept {
-    return message_bytes(tokens, sequences) + 2 * sequences * tokens * query_width();
+  [[nodiscard]] constexpr std::int64_t attended_message_bytes(std::int64_t tokens) const noexcept {
+    return message_bytes(tokens) + 2 * tokens * query_width();
   }
   //! @brief Bytes that one layer sends to other devices' experts and back in one pass, when its
   //! experts are spread over `devices` of them. @pre devices >= 1
-  [[nodiscard]] constexpr double
-  expert_message_bytes(std::int64_t tokens, int devices, int sequences = 1) const noexcept {
-    return 2.0 * 2.0 * sequences * static_cast<double>(tokens) * hidden * experts_per_token *
-           (devices - 1) / devices;
+  [[nodiscard]] constexpr double expert_message_bytes(std::int64_t tokens,
+                                                      int devices) const noexcept {
+    return 2.0 * 2.0 * static_cast<double>(tokens) * hidden * experts_per_token * (devices - 1) /
+           devices;
   }
 
   //! @brief Checks that a model of this shape exists.

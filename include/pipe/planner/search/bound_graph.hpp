@@ -10,6 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/planner/search/node_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
@@ -19,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -79,11 +81,12 @@ struct bound_node {
 template <class Cost>
 class microbatch_graph {
 public:
-  microbatch_graph(pipeline_view const& over,
-                   Cost const& cost,
+  microbatch_graph(pipeline_view const& pipeline,
+                   Cost const& times,
                    int microbatch,
-                   bound_case const& of)
-      : over_(over), microbatch_(microbatch), chunks_(over.chunks_of(microbatch)) {
+                   bound_case const& presumed)
+      : over(pipeline), cost(times), of(presumed), microbatch_(microbatch),
+        chunks_(over.chunks_of(microbatch)) {
     for (role const is : {role::forward, role::backward, role::input, role::weights})
       kinds_[static_cast<std::size_t>(is)] = over.declared->kind_with(is);
     auto const units = static_cast<std::size_t>(over.extents.stages() * chunks_);
@@ -92,19 +95,21 @@ public:
     for (int stage = 0; stage < over.extents.stages(); ++stage)
       for (pass_kind const kind : kinds_of_stage(over, stage))
         for (int chunk = 0; chunk < chunks_; ++chunk)
-          add(row_writer::make(kind, stage, microbatch, chunk), cost);
+          add(row_writer::make(kind, stage, microbatch, chunk));
     if (of.recomputes_all)
       for (bound_node const& node : nodes_)
         if (is(node.what, role::input))
           again_[unit(node.what.stage, node.what.chunk)] = cost.duration(row_writer::make(
             over.declared->kind_with(role::again), node.what.stage, microbatch, node.what.chunk));
     if (of.pairs)
-      fit_pairs(cost);
-    sort_edges(edges_into(cost));
+      fit_pairs();
+    edges_ = graph_of(edges_into());
   }
 
-  //! The chunks of this microbatch.
-  [[nodiscard]] int chunks() const noexcept { return chunks_; }
+  pipeline_view over;
+  Cost const& cost;
+  bound_case const& of;
+
   //! The time of the recomputation that comes before a gradient of the input; 0 without.
   [[nodiscard]] double again(int stage, int chunk) const noexcept {
     return again_[unit(stage, chunk)];
@@ -114,40 +119,39 @@ public:
     return made_by_[place(row_of(kinds_[static_cast<std::size_t>(is)], stage), stage, chunk)];
   }
   //! True when a pass has a role in a stage that is in no group.
-  [[nodiscard]] bool is(pass const& what, role of) const noexcept {
-    return what.kind == kinds_[static_cast<std::size_t>(of)];
+  [[nodiscard]] bool is(pass const& what, role wanted) const noexcept {
+    return what.kind == kinds_[static_cast<std::size_t>(wanted)];
   }
   [[nodiscard]] std::vector<bound_node> const& nodes() const noexcept { return nodes_; }
   [[nodiscard]] double time(std::size_t node) const noexcept { return nodes_[node].time; }
-  [[nodiscard]] int device(int stage) const noexcept {
-    return device_of(over_, stage, microbatch_);
-  }
-  [[nodiscard]] flow const& declared() const noexcept { return *over_.declared; }
-  [[nodiscard]] bool in_group(int stage) const noexcept { return over_.in_group(stage); }
+  [[nodiscard]] int device(int stage) const noexcept { return device_of(over, stage, microbatch_); }
 
   //! The longest paths to the starts of all from the start of one pass; negative: there is none.
-  void starts_from(std::size_t from, std::vector<double>& start) const {
-    start.assign(nodes_.size(), -1.0);
+  [[nodiscard]] std::vector<double> starts_from(std::size_t from) const {
+    std::vector<double> start(nodes_.size(), -1.0);
     start[from] = 0;
-    extend(start);
+    return extended(std::move(start));
   }
   //! The same from the start of any pass on a device, or anywhere where that is negative.
-  void starts_on(int device, std::vector<double>& start) const {
-    begin_on(device, start);
-    extend(start);
+  [[nodiscard]] std::vector<double> starts_on(int device) const {
+    return extended(begins_on(device));
   }
   //! The longest paths from the ends of all to the end of any pass on a device, or anywhere where
   //! that is negative.
-  void tails_to(int device, std::vector<double>& tail) const {
-    begin_on(device, tail);
-    for (auto edge = edges_.rbegin(); edge != edges_.rend(); ++edge)
-      if (tail[edge->after] >= 0)
-        tail[edge->before] =
-          std::max(tail[edge->before], edge->latency + time(edge->after) + tail[edge->after]);
+  [[nodiscard]] std::vector<double> tails_to(int device) const {
+    std::vector<double> tail = begins_on(device);
+    for (auto node = edges_.sorted.rbegin(); node != edges_.sorted.rend(); ++node)
+      for (auto const [other, lag] : edges_.after.of(*node))
+        if (double const after = tail[detail::at(other)]; after >= 0) {
+          double& mine = tail[detail::at(*node)];
+          mine = std::max(mine, lag + time(detail::at(other)) + after);
+        }
+    return tail;
   }
 
-  [[nodiscard]] bool same_times(Cost const& cost, int microbatch, bound_case const& of) const {
-    if (over_.chunks_of(microbatch) != chunks_)
+  //! True when another microbatch has the times and the weights of this one.
+  [[nodiscard]] bool same_times(int microbatch) const {
+    if (over.chunks_of(microbatch) != chunks_)
       return false;
     auto const same = [&](pass what) {
       double const mine = cost.duration(what);
@@ -155,7 +159,7 @@ public:
       return cost.duration(what) == mine;
     };
     for (int chunk = 0; chunk < chunks_; ++chunk)
-      if (weight(of, chunk) != weight(of, microbatch, chunk))
+      if (weight(chunk) != weight(microbatch, chunk))
         return false;
     if constexpr (requires { cost.microbatches(); })
       if (cost.microbatches() == 1) // all are alike
@@ -165,44 +169,36 @@ public:
       if (!same(what) ||
           (of.recomputes_all && is(what, role::forward) &&
            !same(row_writer::make(
-             over_.declared->kind_with(role::again), what.stage, microbatch_, what.chunk))))
+             over.declared->kind_with(role::again), what.stage, microbatch_, what.chunk))))
         return false;
     }
     return true;
   }
 
   //! The memory of the activation of a chunk.
-  [[nodiscard]] double weight(bound_case const& of, int chunk) const {
-    return weight(of, microbatch_, chunk);
-  }
+  [[nodiscard]] double weight(int chunk) const { return weight(microbatch_, chunk); }
 
 private:
   static constexpr std::size_t none = ~std::size_t{0};
-  struct link {
-    std::size_t before;
-    std::size_t after;
-    double latency;
-  };
-
-  [[nodiscard]] double weight(bound_case const& of, int microbatch, int chunk) const {
+  [[nodiscard]] double weight(int microbatch, int chunk) const {
     if (of.weights.empty())
       return 1.0 / chunks_;
-    bool const by_chunk = over_.first_units == nullptr &&
-                          of.weights.size() == static_cast<std::size_t>(over_.extents.chunks);
-    int const at = by_chunk ? chunk : over_.first_unit(microbatch) + chunk;
+    bool const by_chunk = over.first_units == nullptr &&
+                          of.weights.size() == static_cast<std::size_t>(over.extents.chunks);
+    int const at = by_chunk ? chunk : over.first_unit(microbatch) + chunk;
     return of.weights[static_cast<std::size_t>(at)];
   }
   [[nodiscard]] std::size_t unit(int stage, int chunk) const noexcept {
     return static_cast<std::size_t>(stage * chunks_ + chunk);
   }
   [[nodiscard]] std::size_t place(int row, int stage, int chunk) const noexcept {
-    return unit(row * over_.extents.stages() + stage, chunk);
+    return unit(row * over.extents.stages() + stage, chunk);
   }
   [[nodiscard]] int row_of(pass_kind kind, int stage) const noexcept {
-    return over_.links_of(row_writer::make(kind, stage, microbatch_)).made[0];
+    return over.links_of(row_writer::make(kind, stage, microbatch_)).made[0];
   }
-  void add(pass const& what, Cost const& cost) {
-    for (int const row : over_.links_of(what).made)
+  void add(pass const& what) {
+    for (int const row : over.links_of(what).made)
       if (row != kind_links::none)
         made_by_[place(row, what.stage, what.chunk)] = nodes_.size();
     nodes_.push_back({what, device(what.stage), cost.duration(what)});
@@ -210,14 +206,14 @@ private:
 
   //! Shortens all passes by one factor, such that the two of a pair fit one after the other into
   //! the time of the pair. A bound on these passes then is a bound on orders with pairs.
-  void fit_pairs(Cost const& cost) {
+  void fit_pairs() {
     double factor = 1;
     for (bound_node const& one : nodes_)
       for (bound_node const& other : nodes_)
         if (is(one.what, role::forward) && is(other.what, role::input))
           for (role const back : {role::backward, role::input}) {
             pass backward = other.what;
-            backward.kind = over_.declared->kind_with(back);
+            backward.kind = over.declared->kind_with(back);
             double const sum = cost.duration(one.what) + cost.duration(backward);
             if (sum > 0)
               factor = std::min(factor, pair_duration(cost, one.what, backward) / sum);
@@ -229,78 +225,56 @@ private:
   }
 
   //! The edges into each pass, from the passes that it waits for.
-  [[nodiscard]] std::vector<std::vector<link>> edges_into(Cost const& cost) const {
-    std::vector<std::vector<link>> into(nodes_.size());
-    int const per_row = over_.extents.stages() * over_.units();
-    std::span<double const> const links = links_of(cost);
+  [[nodiscard]] std::vector<std::vector<graph_edge>> edges_into() const {
+    std::vector<std::vector<graph_edge>> into(nodes_.size());
+    int const per_row = over.extents.stages() * over.units();
     group_times const groups = groups_of(cost);
     for (std::size_t node = 0; node < nodes_.size(); ++node) {
       pass const& what = nodes_[node].what;
-      dependency_list const needed = dependencies(over_, what);
+      dependency_list const needed = dependencies(over, what);
       for (int i = 0; i < needed.count; ++i) {
         int const index = needed.index(i);
-        int const chunk = index % over_.units() - over_.first_unit(microbatch_);
+        int const chunk = index % over.units() - over.first_unit(microbatch_);
         std::size_t const before = made_by_[place(index / per_row, needed.stage(i), chunk)];
         if (before == none) // made by what not every order has, such as a recomputation
           continue;
         int const from = needed.stage(i);
-        double const message = message_time(links.empty() ? nullptr : links.data(),
-                                            over_.extents.devices,
-                                            cost.latency(),
-                                            nodes_[before].device,
-                                            nodes_[node].device);
+        double const message =
+          message_time(cost, over.extents.devices, nodes_[before].device, nodes_[node].device);
         into[node].push_back(
-          {before,
-           node,
-           from == what.stage ? 0 : transfer_time(over_, groups, message, from, what.stage)});
+          {static_cast<graph_node>(before),
+           from == what.stage ? 0 : transfer_time(over, groups, message, from, what.stage)});
       }
       if (is(what, role::input))
-        into[node].push_back(
-          {at(role::forward, what.stage, what.chunk), node, again(what.stage, what.chunk)});
+        into[node].push_back({static_cast<graph_node>(at(role::forward, what.stage, what.chunk)),
+                              again(what.stage, what.chunk)});
     }
     return into;
   }
-  //! Sorts edges: the edges into a pass come before the edges out of it.
-  void sort_edges(std::vector<std::vector<link>> const& into) {
-    std::vector<std::vector<std::size_t>> behind(nodes_.size());
-    std::vector<std::size_t> waits(nodes_.size());
-    std::vector<std::size_t> ready;
-    for (std::size_t node = 0; node < nodes_.size(); ++node) {
-      waits[node] = into[node].size();
-      for (link const& each : into[node])
-        behind[each.before].push_back(node);
-      if (waits[node] == 0)
-        ready.push_back(node);
-    }
-    for (std::size_t next = 0; next < ready.size(); ++next) {
-      edges_.insert(edges_.end(), into[ready[next]].begin(), into[ready[next]].end());
-      for (std::size_t const node : behind[ready[next]])
-        if (--waits[node] == 0)
-          ready.push_back(node);
-    }
-  }
-
-  void begin_on(int device, std::vector<double>& time) const {
-    time.assign(nodes_.size(), -1.0);
+  [[nodiscard]] std::vector<double> begins_on(int device) const {
+    std::vector<double> times(nodes_.size(), -1);
     for (std::size_t node = 0; node < nodes_.size(); ++node)
       if (device < 0 || nodes_[node].device == device)
-        time[node] = 0;
+        times[node] = 0;
+    return times;
   }
-  void extend(std::vector<double>& start) const {
-    for (link const& each : edges_)
-      if (start[each.before] >= 0)
-        start[each.after] =
-          std::max(start[each.after], start[each.before] + time(each.before) + each.latency);
+  [[nodiscard]] std::vector<double> extended(std::vector<double> start) const {
+    for (graph_node const node : edges_.sorted)
+      if (double const begin = start[detail::at(node)]; begin >= 0)
+        for (auto const [other, lag] : edges_.after.of(node)) {
+          double& later = start[detail::at(other)];
+          later = std::max(later, begin + time(detail::at(node)) + lag);
+        }
+    return start;
   }
 
-  pipeline_view over_;
   int microbatch_;
   int chunks_;
   std::vector<bound_node> nodes_;
   std::vector<std::size_t> made_by_; // [rows][S][C] the pass of this row
   std::array<pass_kind, 4> kinds_{}; // by role, of a stage in no group
   std::vector<double> again_;        // [S][C] of recomputations
-  std::vector<link> edges_;
+  node_graph edges_;
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -14,6 +14,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training_flows.hpp>
 #include <pipe/planner/search/bound_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 
@@ -85,14 +86,12 @@ struct stay {
 
 //! The least stay of an activation that orders of the case may recompute or copy to the host.
 template <class Cost>
-[[nodiscard]] least_stay least_stay_of(microbatch_graph<Cost> const& graph,
-                                       Cost const& cost,
-                                       stay const& whole,
-                                       pass what,
-                                       bound_case const& of) {
+[[nodiscard]] least_stay
+least_stay_of(microbatch_graph<Cost> const& graph, stay const& whole, pass what) {
+  bound_case const& of = graph.of;
   auto const time = [&](role is, engine on) {
-    what.kind = graph.declared().kind_with(is, on);
-    return cost.duration(what);
+    what.kind = graph.over.declared->kind_with(is, on);
+    return graph.cost.duration(what);
   };
   // A checkpointed forward pass holds it while it runs; that is not counted.
   double const again = of.recomputes ? time(role::again, engine::compute) : 0;
@@ -113,15 +112,13 @@ template <class Cost>
 template <class Cost>
 void add_activation(bound_device& facts,
                     microbatch_graph<Cost> const& graph,
-                    Cost const& cost,
                     pass const& made,
-                    double count,
-                    bound_case const& of) {
+                    double count) {
   int const stage = made.stage;
   int const chunk = made.chunk;
   std::size_t const begun = graph.at(role::forward, stage, chunk);
   std::size_t const freed = graph.at(role::weights, stage, chunk);
-  double const share = graph.weight(of, chunk);
+  double const share = graph.weight(chunk);
   double const forward = graph.time(begun);
   double const backward = graph.time(graph.at(role::input, stage, chunk)) + graph.time(freed);
   facts.stages.front().count += count;
@@ -131,12 +128,11 @@ void add_activation(bound_device& facts,
   facts.most_backward = std::max(facts.most_backward, backward);
   facts.forward_per_weight = std::max(facts.forward_per_weight, forward / share);
   facts.backward_per_weight = std::max(facts.backward_per_weight, backward / share);
-  if (!of.limited)
+  if (!graph.of.limited)
     return;
-  std::vector<double> start;
-  graph.starts_from(begun, start);
+  std::vector<double> const start = graph.starts_from(begun);
   double const whole = start[freed] + graph.time(freed);
-  least_stay const there = least_stay_of(graph, cost, {whole, forward, backward}, made, of);
+  least_stay const there = least_stay_of(graph, {whole, forward, backward}, made);
   facts.living += count * share * there.life;
   facts.stages.back().count += count;
   for (bound_stage* const of_some : {&facts.stages.front(), &facts.stages.back()}) {
@@ -158,16 +154,12 @@ void add_activation(bound_device& facts,
 template <class Cost>
 void add_device(bound_device& facts,
                 microbatch_graph<Cost> const& graph,
-                Cost const& cost,
                 std::vector<double> const& start,
                 std::vector<double> const& tail,
                 int device,
-                double count,
-                bound_case const& of) {
-  std::vector<double> own_start;
-  std::vector<double> own_tail;
-  graph.starts_on(device, own_start);
-  graph.tails_to(device, own_tail);
+                double count) {
+  std::vector<double> const own_start = graph.starts_on(device);
+  std::vector<double> const own_tail = graph.tails_to(device);
   int stage = -1;
   for (std::size_t node = 0; node < graph.nodes().size(); ++node) {
     bound_node const& each = graph.nodes()[node];
@@ -179,14 +171,15 @@ void add_device(bound_device& facts,
     facts.path = std::max(facts.path, own_start[node] + each.time + own_tail[node]);
     facts.first = std::min(facts.first, start[node]);
     facts.work += time;
-    facts.has_shards = facts.has_shards || graph.in_group(each.what.stage);
-    if (graph.in_group(each.what.stage))
+    if (graph.over.in_group(each.what.stage)) {
+      facts.has_shards = true;
       continue;
+    }
     if (graph.is(each.what, role::input)) {
       facts.first_backward = std::min(facts.first_backward, own_start[node]);
       std::size_t const before = graph.at(role::forward, each.what.stage, each.what.chunk);
       double const again = graph.again(each.what.stage, each.what.chunk);
-      if (of.recomputes_all) {
+      if (graph.of.recomputes_all) {
         facts.within.push_back(
           {own_start[before] + graph.time(before), count * again, each.time + own_tail[node]});
         facts.from_start.push_back(
@@ -198,7 +191,7 @@ void add_device(bound_device& facts,
       continue;
     if (std::exchange(stage, each.what.stage) != each.what.stage)
       facts.stages.emplace_back();
-    add_activation(facts, graph, cost, each.what, count, of);
+    add_activation(facts, graph, each.what, count);
   }
 }
 
@@ -209,27 +202,19 @@ gather_facts(pipeline_view const& over, Cost const& cost, bound_case const& of) 
   shape const& extents = over.extents;
   bound_facts facts;
   facts.devices.resize(static_cast<std::size_t>(extents.devices));
-  std::vector<double> start;
-  std::vector<double> tail;
   for (int begin = 0; begin < extents.microbatches;) {
     microbatch_graph<Cost> const graph(over, cost, begin, of);
     int end = begin + 1;
     while (end < extents.microbatches && extents.route_of(end) == extents.route_of(begin) &&
-           graph.same_times(cost, end, of))
+           graph.same_times(end))
       ++end;
-    graph.starts_on(-1, start);
-    graph.tails_to(-1, tail);
+    std::vector<double> const start = graph.starts_on(-1);
+    std::vector<double> const tail = graph.tails_to(-1);
     for (std::size_t node = 0; node < tail.size(); ++node)
       facts.path = std::max(facts.path, graph.time(node) + tail[node]);
     for (int device = 0; device < extents.devices; ++device)
-      add_device(facts.devices[static_cast<std::size_t>(device)],
-                 graph,
-                 cost,
-                 start,
-                 tail,
-                 device,
-                 end - begin,
-                 of);
+      add_device(
+        facts.devices[static_cast<std::size_t>(device)], graph, start, tail, device, end - begin);
     begin = end;
   }
   return facts;
@@ -360,7 +345,7 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
   for (int stage = 0; stage < over.extents.stages(); ++stage)
     if (goes_forward_only(over, stage))
       return false;
-  return !over.declared->stages_go_one_way();
+  return !detail::stages_go_one_way(*over.declared);
 }
 
 } // namespace detail

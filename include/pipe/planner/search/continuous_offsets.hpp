@@ -9,6 +9,7 @@
 #include <pipe/schedule/block/v_search.hpp>
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -95,12 +96,8 @@ public:
   }
 
 private:
-  struct hop {
-    int down_forward; //!< wait of each leg beyond pass and message
-    int up_forward;
-    int down_backward;
-    int up_backward;
-  };
+  //! The wait of each leg beyond pass and message, from one device to the next.
+  using hop = std::array<int, 4>;
 
   [[nodiscard]] int wrap(int value) const noexcept {
     int const rest = value % interval_;
@@ -204,8 +201,9 @@ private:
   //! The waits between device - 1 and device, weighed by the stages on which they keep activations
   //! alive.
   [[nodiscard]] std::int64_t cost_of(int device, hop const& waits) const {
-    return std::int64_t{device} * (waits.down_forward + waits.up_backward) +
-           (std::int64_t{2} * devices_ - device) * (waits.up_forward + waits.down_backward);
+    return std::int64_t{device} * (waits[leg::forward_down] + waits[leg::backward_up]) +
+           (std::int64_t{2} * devices_ - device) *
+             (waits[leg::forward_up] + waits[leg::backward_down]);
   }
 
   //! The least sum of `cost` and waits for each pattern of a device, and the pattern above that
@@ -238,35 +236,30 @@ private:
   //! Turns patterns and waits into starts.
   void lay_out(std::vector<std::size_t> const& chosen, continuous_block& result) const {
     int const last = devices_ - 1;
-    int const forward = times_.forward + times_.latency;
-    int const backward = times_.backward_input + times_.latency;
     std::vector<hop> hops;
     for (std::size_t i = 1; i < chosen.size(); ++i)
       hops.push_back(between(patterns_[chosen[i - 1]], patterns_[chosen[i]]));
-    device_pattern const& top = patterns_[chosen.front()];
-    device_pattern const& bottom = patterns_[chosen.back()];
     result.starts.assign(chosen.size() * leg::count, 0);
     auto const at = [&](int device, int which) -> int& {
       return result.starts[static_cast<std::size_t>(device * leg::count + which)];
     };
     // A leg begins one turn after the leg before it, on the same device, and follows the links.
-    auto const follow = [&](int which, int turn, int length, int hop::*wait) {
+    for (int which = leg::forward_down; which <= leg::backward_up; ++which) {
       bool const down = which % 2 == 0;
-      if (which > 0)
-        at(down ? 0 : last, which) = at(down ? 0 : last, which - 1) + turn;
+      if (which > 0) {
+        int const* const start = patterns_[down ? chosen.front() : chosen.back()].start;
+        int const least = which == leg::backward_up ? times_.backward_input : times_.forward;
+        at(down ? 0 : last, which) =
+          at(down ? 0 : last, which - 1) + at_least(start[which] - start[which - 1], least);
+      }
+      int const length = which < leg::backward_down ? times_.forward : times_.backward_input;
       for (int i = 0; i < last; ++i) {
         int const above = down ? i : last - 1 - i; // the upper device of the link
-        at(down ? above + 1 : above, which) = at(down ? above : above + 1, which) + length +
-                                              hops[static_cast<std::size_t>(above)].*wait;
+        at(down ? above + 1 : above, which) =
+          at(down ? above : above + 1, which) + length + times_.latency +
+          hops[static_cast<std::size_t>(above)][static_cast<std::size_t>(which)];
       }
-    };
-    auto const turn = [&](device_pattern const& on, int which, int least) {
-      return at_least(on.start[which] - (which > 1 ? on.start[which - 1] : 0), least);
-    };
-    follow(leg::forward_down, 0, forward, &hop::down_forward);
-    follow(leg::forward_up, turn(bottom, 1, times_.forward), forward, &hop::up_forward);
-    follow(leg::backward_down, turn(top, 2, times_.forward), backward, &hop::down_backward);
-    follow(leg::backward_up, turn(bottom, 3, times_.backward_input), backward, &hop::up_backward);
+    }
     for (int device = 0; device <= last; ++device) {
       device_pattern const& own = patterns_[chosen[static_cast<std::size_t>(device)]];
       for (int const which : {leg::weight_down, leg::weight_up})

@@ -22,7 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
-#include <span>
 #include <stdexcept>
 #include <tuple>
 #include <vector>
@@ -186,13 +185,9 @@ inline void check_exact(shape const& extents, exact_order::options const& option
   world.whole = options.activation_units;
   world.kept = options.input_units;
   world.recomputes = options.recompute >= 0;
-  std::span<double const> const links = checked_links(cost, world.devices);
+  (void)checked_links(cost, world.devices);
   auto const message = [&](int from, int to) {
-    return message_time(links.empty() ? nullptr : links.data(),
-                        world.devices,
-                        cost.latency(),
-                        device_of(extents, from),
-                        device_of(extents, to));
+    return message_time(cost, world.devices, device_of(extents, from), device_of(extents, to));
   };
   std::vector<exact_time> times;
   if (options.copy >= 0)
@@ -201,7 +196,7 @@ inline void check_exact(shape const& extents, exact_order::options const& option
     auto const time = [&](role is) {
       return time_of(cost, training.kind_with(is), stage, world.microbatches);
     };
-    world.device[stage] = device_of(extents, stage);
+    world.holder[stage] = device_of(extents, stage);
     times.push_back({&world.forward[stage], time(role::forward)});
     times.push_back({&world.input[stage], time(role::input)});
     times.push_back({&world.weight[stage], time(role::weights)});
@@ -256,23 +251,17 @@ inline void check_exact(shape const& extents, exact_order::options const& option
   exact_order result;
   auto const to_time = [&scale](int ticks) { return ticks / scale.ticks_per_unit; };
 
-  // Deepens until the rest fits the budget. False: out of states; the budget is a proven bound.
-  auto const deepen = [](detail::exact_search& search, int& budget) {
-    for (;;) {
-      int const rest = search.rest(budget);
-      if (rest >= detail::exact_never)
-        return false;
-      if (rest <= budget && !search.stopped())
-        return true;
-      budget = std::max(budget, rest);
-      if (search.stopped())
-        return false;
-    }
-  };
-
+  // Deepens until the rest fits the budget. Where states run out, the budget is a proven bound.
   detail::exact_search search(world, options.most_states);
   int budget = 0;
-  bool const found = deepen(search, budget);
+  int rest = search.rest(budget);
+  while (rest > budget && rest < detail::exact_never && !search.stopped()) {
+    budget = rest;
+    rest = search.rest(budget);
+  }
+  bool const found = rest < detail::exact_never && !search.stopped();
+  if (rest < detail::exact_never)
+    budget = std::max(budget, rest);
   result.bound = to_time(budget);
   result.states = search.states();
   result.makespan = HUGE_VAL;

@@ -2,7 +2,7 @@
 #pragma once
 
 //! @file
-//! @brief The least time that is left after a state. Header for pipelining::detail::least_rest.
+//! @brief The least time that is left after a state. Header for pipelining::detail::exact_outlook.
 
 #include <pipe/planner/search/exact_state.hpp>
 
@@ -10,14 +10,6 @@
 #include <iterator>
 
 namespace pipelining::inline v0_3::detail {
-
-//! Earliest starts of the next pass of each kind on each stage, and earliest ends of the last.
-struct exact_outlook {
-  int forward[most_exact_stages]{};
-  int input[most_exact_stages]{};
-  int last_forward[most_exact_stages]{}; //!< end
-  int last_input[most_exact_stages]{};   //!< end
-};
 
 //! When the next input of a stage comes, of which `begun` have been taken and `come` have come.
 [[nodiscard]] inline int
@@ -27,244 +19,235 @@ next_arrival(exact_arrivals const& list, int begun, int come, int otherwise) noe
   return list.count > 0 ? list.left[0] : otherwise;
 }
 
-//! When a device has room for so many units more, if not now.
-[[nodiscard]] inline int room_comes(exact_world const& world,
-                                    exact_state const& at,
-                                    int device,
-                                    int units,
-                                    int soonest_input) noexcept {
-  exact_engine const& engine = at.compute[device];
-  int const over = held(world, at, device) + units - world.cap;
-  int soonest = exact_never;
-  for (exact_way const& way : at.ways[device]) {
-    if (over <= hosted(world, way))
-      return 0;
-    if (way.kind == exact_kind::copy_out)
-      soonest = std::min(soonest, static_cast<int>(way.left));
-    else if (world.copy >= 0)
-      soonest = std::min(soonest, way.left + world.copy);
+//! Earliest starts of the next pass of each kind on each stage, and earliest ends of the last, from
+//! a state on.
+class exact_outlook {
+public:
+  exact_outlook(exact_world const& world, exact_state const& at) noexcept : world_(world), at_(at) {
+    look_forward();
+    look_back();
   }
-  for (int stage = 0; stage < world.stages; ++stage) {
-    if (world.device[stage] != device)
-      continue;
-    exact_stage const& here = at.stage[stage];
-    if (engine_runs(engine, exact_kind::backward_weight, stage) > 0)
-      soonest = std::min(soonest, static_cast<int>(engine.left));
-    else if (here.weight < here.input)
-      soonest = std::min(soonest, engine.left + world.weight[stage]);
-    soonest = std::min(soonest, soonest_input + world.input[stage] + world.weight[stage]);
-  }
-  return soonest;
-}
 
-//! The time that all activations of a stage have yet to be in its memory, for one copy out and in
-//! at most each, if copies have gone this way.
-[[nodiscard]] inline int presence(exact_world const& world,
-                                  exact_state const& at,
-                                  exact_outlook const& out,
-                                  int stage,
-                                  exact_way const& way) noexcept {
-  exact_stage const& here = at.stage[stage];
-  exact_engine const& compute = at.compute[world.device[stage]];
-  int const behind = world.input[stage] + world.weight[stage];
-  int sum = 0;
-  for (int k = 0; k < world.microbatches; ++k) {
-    if (k >= here.forward) {
-      sum += std::min(world.lifetime[stage], world.forward[stage] + 2 * world.copy + behind);
-    } else if (k < here.weight) {
-      sum += k + 1 == here.weight && engine_runs(compute, exact_kind::backward_weight, stage) > 0
-               ? compute.left
-               : 0;
-    } else if (k < here.input) {
-      sum += world.weight[stage] +
-             (k + 1 == here.input && engine_runs(compute, exact_kind::backward_input, stage) > 0
-                ? compute.left
-                : 0);
-    } else {
-      int const stays = out.input[stage] + (k - here.input) * world.input[stage];
-      int const slot = slot_of(stage, k);
-      bool const now = way.kind != exact_kind::none && way.slot == slot;
-      if ((way.copied & bit_of(slot)) == 0)
-        sum += std::min(stays, 2 * world.copy) + behind;
-      else if ((way.away() & bit_of(slot)) == 0)
-        sum += stays + behind;
-      else if (now && way.kind == exact_kind::copy_out)
-        sum += way.left + world.copy + behind;
-      else if (now)
-        sum += std::max(stays, static_cast<int>(way.left)) + behind;
+  //! A lower bound on the time from a state to the end of everything.
+  [[nodiscard]] int least_rest() const noexcept {
+    int const all = world_.microbatches;
+    int bound = 0;
+    int work[most_exact_devices]{};
+    int first[most_exact_devices]{};
+    std::fill(std::begin(first), std::end(first), exact_never);
+    for (int stage = 0; stage < world_.stages; ++stage) {
+      int const d = world_.holder[stage];
+      exact_stage const& here = at_.stage[stage];
+      int const weights = all - here.weight;
+      int const backward = (all - here.input) * world_.input[stage] +
+                           weights * world_.weight[stage] +
+                           (here.light - here.again) * world_.again[stage];
+      work[d] += (all - here.forward) * world_.forward[stage] + backward;
+      int const free = at_.compute[d].left;
+      if (here.forward < all)
+        first[d] = std::min(first[d], forward_[stage]);
+      if (here.input < all) {
+        first[d] = std::min(first[d], input_[stage]);
+        bound = std::max(bound, last_input_[stage] + world_.weight[stage]);
+        bound = std::max(
+          bound, input_[stage] + (all - here.input) * (world_.input[stage] + world_.weight[stage]));
+      }
+      if (here.weight < here.input || here.again < here.light)
+        first[d] = std::min(first[d], free);
+      bound = std::max(bound, free);
+      if (world_.copy < 0 && !world_.recomputes && here.weight < all)
+        bound = std::max(bound, least_rest_of_room(stage));
+    }
+    for (int device = 0; device < world_.devices; ++device) {
+      if (work[device] > 0)
+        bound = std::max(bound, first[device] + work[device]);
+      if (world_.copy < 0 || world_.recomputes)
+        continue;
+      int sum = exact_never;
+      bool fresh = true; // nothing has begun
+      for (exact_way const& way : at_.ways[device]) {
+        int present = 0;
+        for (int stage = 0; stage < world_.stages; ++stage)
+          if (world_.holder[stage] == device)
+            present += presence(stage, way);
+        sum = std::min(sum, present);
+      }
+      for (int stage = 0; stage < world_.stages; ++stage)
+        fresh = fresh && (world_.holder[stage] != device || at_.stage[stage].forward == 0);
+      int const room = world_.cap / world_.whole;
+      bound = std::max(bound, (fresh ? first[device] : 0) + (sum + room - 1) / room);
+    }
+    return bound;
+  }
+
+private:
+  //! When a device has room for so many units more, if not now.
+  [[nodiscard]] int room_comes(int device, int units, int soonest_input) const noexcept {
+    exact_engine const& engine = at_.compute[device];
+    int const over = world_.held(at_, device) + units - world_.cap;
+    int soonest = exact_never;
+    for (exact_way const& way : at_.ways[device]) {
+      if (over <= world_.hosted(way))
+        return 0;
+      if (way.kind == exact_kind::copy_out)
+        soonest = std::min(soonest, static_cast<int>(way.left));
+      else if (world_.copy >= 0)
+        soonest = std::min(soonest, way.left + world_.copy);
+    }
+    for (int stage = 0; stage < world_.stages; ++stage) {
+      if (world_.holder[stage] != device)
+        continue;
+      exact_stage const& here = at_.stage[stage];
+      if (engine.runs(exact_kind::backward_weight, stage) > 0)
+        soonest = std::min(soonest, static_cast<int>(engine.left));
+      else if (here.weight < here.input)
+        soonest = std::min(soonest, engine.left + world_.weight[stage]);
+      soonest = std::min(soonest, soonest_input + world_.input[stage] + world_.weight[stage]);
+    }
+    return soonest;
+  }
+
+  //! The time that all activations of a stage have yet to be in its memory, for one copy out and in
+  //! at most each, if copies have gone this way.
+  [[nodiscard]] int presence(int stage, exact_way const& way) const noexcept {
+    exact_stage const& here = at_.stage[stage];
+    exact_engine const& compute = at_.compute[world_.holder[stage]];
+    int const behind = world_.input[stage] + world_.weight[stage];
+    int sum = 0;
+    for (int k = 0; k < world_.microbatches; ++k) {
+      if (k >= here.forward) {
+        sum += std::min(world_.lifetime[stage], world_.forward[stage] + 2 * world_.copy + behind);
+      } else if (k < here.weight) {
+        sum += k + 1 == here.weight && compute.runs(exact_kind::backward_weight, stage) > 0
+                 ? compute.left
+                 : 0;
+      } else if (k < here.input) {
+        sum +=
+          world_.weight[stage] +
+          (k + 1 == here.input && compute.runs(exact_kind::backward_input, stage) > 0 ? compute.left
+                                                                                      : 0);
+      } else {
+        int const stays = input_[stage] + (k - here.input) * world_.input[stage];
+        int const slot = slot_of(stage, k);
+        bool const now = way.kind != exact_kind::none && way.slot == slot;
+        if ((way.copied & bit_of(slot)) == 0)
+          sum += std::min(stays, 2 * world_.copy) + behind;
+        else if ((way.away() & bit_of(slot)) == 0)
+          sum += stays + behind;
+        else if (now && way.kind == exact_kind::copy_out)
+          sum += way.left + world_.copy + behind;
+        else if (now)
+          sum += std::max(stays, static_cast<int>(way.left)) + behind;
+        else
+          sum += world_.copy + behind;
+      }
+    }
+    return sum;
+  }
+
+  //! When each stage can begin its next forward pass, and end its last one.
+  void look_forward() noexcept {
+    int const all = world_.microbatches;
+    bool const fixed = world_.copy < 0;
+    int const room =
+      std::max(1, world_.cap / std::max(1, world_.recomputes ? world_.kept : world_.whole));
+    for (int stage = 0; stage < world_.stages; ++stage) {
+      exact_stage const& here = at_.stage[stage];
+      int const free = at_.compute[world_.holder[stage]].left;
+      int ready = 0;
+      if (stage > 0)
+        ready =
+          next_arrival(at_.stage[stage - 1].to_next,
+                       here.forward,
+                       world_.inputs_come(at_, stage),
+                       forward_[stage - 1] + world_.forward[stage - 1] + world_.down[stage - 1]);
+      forward_[stage] = std::max(free, ready);
+      int const left = all - here.forward;
+      if (left == 0) {
+        last_forward_[stage] = -exact_never; // its last message is on its way or has come
+        continue;
+      }
+      int const units = world_.recomputes ? world_.kept : world_.whole;
+      forward_[stage] = std::max(forward_[stage], room_comes(world_.holder[stage], units, free));
+      // What has to be freed before the last forward pass has room.
+      int const freed_first = fixed ? std::max(0, all - room) : 0;
+      int const forced = std::max(0, freed_first - here.input) * world_.input[stage] +
+                         std::max(0, freed_first - here.weight) * world_.weight[stage];
+      last_forward_[stage] = std::max(forward_[stage] + left * world_.forward[stage],
+                                      free + left * world_.forward[stage] + forced);
+      if (stage > 0)
+        last_forward_[stage] =
+          std::max(last_forward_[stage],
+                   last_forward_[stage - 1] + world_.down[stage - 1] + world_.forward[stage]);
+    }
+  }
+
+  //! The same of backward passes for the input, after the figures of forward passes are known.
+  void look_back() noexcept {
+    int const all = world_.microbatches;
+    for (int stage = world_.stages - 1; stage >= 0; --stage) {
+      exact_stage const& here = at_.stage[stage];
+      int const free = at_.compute[world_.holder[stage]].left;
+      int ready = 0;
+      bool const last = stage + 1 == world_.stages;
+      if (!last)
+        ready = next_arrival(at_.stage[stage + 1].to_before,
+                             here.input,
+                             world_.gradients_come(at_, stage),
+                             input_[stage + 1] + world_.input[stage + 1] + world_.up[stage + 1]);
+      else if (here.input == here.forward)
+        ready = forward_[stage] + world_.forward[stage];
+      int const left = all - here.input;
+      if (left == 0) {
+        last_input_[stage] = -exact_never;
+        continue;
+      }
+      input_[stage] = std::max(free, ready);
+      int ends = input_[stage] + left * world_.input[stage];
+      ends = std::max(
+        ends, free + left * world_.input[stage] + (all - here.forward) * world_.forward[stage]);
+      if (last)
+        ends = std::max(ends, last_forward_[stage] + world_.input[stage]);
       else
-        sum += world.copy + behind;
+        ends = std::max(ends, last_input_[stage + 1] + world_.up[stage + 1] + world_.input[stage]);
+      last_input_[stage] = ends;
     }
   }
-  return sum;
-}
 
-//! When each stage can begin its next forward pass, and end its last one.
-inline void
-look_out_forward(exact_world const& world, exact_state const& at, exact_outlook& out) noexcept {
-  int const all = world.microbatches;
-  bool const fixed = world.copy < 0;
-  int const room =
-    std::max(1, world.cap / std::max(1, world.recomputes ? world.kept : world.whole));
-  for (int stage = 0; stage < world.stages; ++stage) {
-    exact_stage const& here = at.stage[stage];
-    int const free = at.compute[world.device[stage]].left;
-    int ready = 0;
-    if (stage > 0)
-      ready =
-        next_arrival(at.stage[stage - 1].to_next,
-                     here.forward,
-                     inputs_come(world, at, stage),
-                     out.forward[stage - 1] + world.forward[stage - 1] + world.down[stage - 1]);
-    out.forward[stage] = std::max(free, ready);
-    int const left = all - here.forward;
-    if (left == 0) {
-      out.last_forward[stage] = -exact_never; // its last message is on its way or has come
-      continue;
+  //! The chain of forward passes through the room that a stage has: each needs the end of another.
+  //! For pipelines without copies and recomputation, where an activation stays for its lifetime.
+  [[nodiscard]] int least_rest_of_room(int stage) const noexcept {
+    exact_stage const& here = at_.stage[stage];
+    exact_engine const& engine = at_.compute[world_.holder[stage]];
+    int frees[most_exact_microbatches]{};
+    int const room = world_.cap / world_.whole;
+    int start = 0;
+    int end = 0;
+    int ended = here.weight - engine.runs(exact_kind::backward_weight, stage);
+    for (int k = ended; k < world_.microbatches; ++k) {
+      if (k >= here.forward) {
+        start = std::max(k == here.forward ? forward_[stage] : start + world_.forward[stage],
+                         k >= room ? frees[k - room] : 0);
+        end = std::max(end + world_.weight[stage], start + world_.lifetime[stage]);
+      } else if (k < here.weight) {
+        end = engine.left; // it runs
+      } else if (k < here.input) {
+        end = std::max(end, static_cast<int>(engine.left)) + world_.weight[stage];
+      } else {
+        int const input = input_[stage] + (k - here.input + 1) * world_.input[stage];
+        end = std::max(end, input) + world_.weight[stage];
+      }
+      frees[k] = end;
     }
-    int const units = world.recomputes ? world.kept : world.whole;
-    out.forward[stage] =
-      std::max(out.forward[stage], room_comes(world, at, world.device[stage], units, free));
-    // What has to be freed before the last forward pass has room.
-    int const freed_first = fixed ? std::max(0, all - room) : 0;
-    int const forced = std::max(0, freed_first - here.input) * world.input[stage] +
-                       std::max(0, freed_first - here.weight) * world.weight[stage];
-    out.last_forward[stage] = std::max(out.forward[stage] + left * world.forward[stage],
-                                       free + left * world.forward[stage] + forced);
-    if (stage > 0)
-      out.last_forward[stage] =
-        std::max(out.last_forward[stage],
-                 out.last_forward[stage - 1] + world.down[stage - 1] + world.forward[stage]);
+    return end;
   }
-}
 
-//! The same of backward passes for the input, after the figures of forward passes are known.
-inline void
-look_out_input(exact_world const& world, exact_state const& at, exact_outlook& out) noexcept {
-  int const all = world.microbatches;
-  for (int stage = world.stages - 1; stage >= 0; --stage) {
-    exact_stage const& here = at.stage[stage];
-    int const d = world.device[stage];
-    int const free = at.compute[d].left;
-    int ready = 0;
-    bool const last = stage + 1 == world.stages;
-    if (last) {
-      bool const kept = here.input < forward_ended(world, at, stage);
-      int const runs_one = engine_runs(at.compute[d], exact_kind::forward, stage) +
-                           engine_runs(at.compute[d], exact_kind::light_forward, stage);
-      ready = kept || runs_one > 0 ? 0 : out.forward[stage] + world.forward[stage];
-    } else {
-      ready = next_arrival(at.stage[stage + 1].to_before,
-                           here.input,
-                           gradients_come(world, at, stage),
-                           out.input[stage + 1] + world.input[stage + 1] + world.up[stage + 1]);
-    }
-    int const left = all - here.input;
-    if (left == 0) {
-      out.last_input[stage] = -exact_never;
-      continue;
-    }
-    out.input[stage] = std::max(free, ready);
-    int ends = out.input[stage] + left * world.input[stage];
-    ends = std::max(ends,
-                    free + left * world.input[stage] + (all - here.forward) * world.forward[stage]);
-    if (last)
-      ends = std::max(ends, out.last_forward[stage] + world.input[stage]);
-    else
-      ends = std::max(ends, out.last_input[stage + 1] + world.up[stage + 1] + world.input[stage]);
-    out.last_input[stage] = ends;
-  }
-}
-
-[[nodiscard]] inline exact_outlook look_out(exact_world const& world,
-                                            exact_state const& at) noexcept {
-  exact_outlook out;
-  look_out_forward(world, at, out);
-  look_out_input(world, at, out);
-  return out;
-}
-
-//! The chain of forward passes through the room that a stage has: each needs the end of another.
-//! For pipelines without copies and recomputation, where an activation stays for its lifetime.
-[[nodiscard]] inline int least_rest_of_room(exact_world const& world,
-                                            exact_state const& at,
-                                            exact_outlook const& out,
-                                            int stage) noexcept {
-  exact_stage const& here = at.stage[stage];
-  exact_engine const& engine = at.compute[world.device[stage]];
-  int frees[most_exact_microbatches]{};
-  int const room = world.cap / world.whole;
-  int start = 0;
-  int end = 0;
-  int ended = here.weight - engine_runs(engine, exact_kind::backward_weight, stage);
-  for (int k = ended; k < world.microbatches; ++k) {
-    if (k >= here.forward) {
-      start = std::max(k == here.forward ? out.forward[stage] : start + world.forward[stage],
-                       k >= room ? frees[k - room] : 0);
-      end = std::max(end + world.weight[stage], start + world.lifetime[stage]);
-    } else if (k < here.weight) {
-      end = engine.left; // it runs
-    } else if (k < here.input) {
-      end = std::max(end, static_cast<int>(engine.left)) + world.weight[stage];
-    } else {
-      int const input = out.input[stage] + (k - here.input + 1) * world.input[stage];
-      end = std::max(end, input) + world.weight[stage];
-    }
-    frees[k] = end;
-  }
-  return end;
-}
-
-//! A lower bound on the time from a state to the end of everything.
-[[nodiscard]] inline int least_rest(exact_world const& world, exact_state const& at) noexcept {
-  exact_outlook const out = look_out(world, at);
-  int const all = world.microbatches;
-  int bound = 0;
-  int work[most_exact_devices]{};
-  int first[most_exact_devices]{};
-  std::fill(std::begin(first), std::end(first), exact_never);
-  for (int stage = 0; stage < world.stages; ++stage) {
-    int const d = world.device[stage];
-    exact_stage const& here = at.stage[stage];
-    int const weights = all - here.weight;
-    int const backward = (all - here.input) * world.input[stage] + weights * world.weight[stage] +
-                         (here.light - here.again) * world.again[stage];
-    work[d] += (all - here.forward) * world.forward[stage] + backward;
-    int const free = at.compute[d].left;
-    if (here.forward < all)
-      first[d] = std::min(first[d], out.forward[stage]);
-    if (here.input < all) {
-      first[d] = std::min(first[d], out.input[stage]);
-      bound = std::max(bound, out.last_input[stage] + world.weight[stage]);
-      bound = std::max(
-        bound, out.input[stage] + (all - here.input) * (world.input[stage] + world.weight[stage]));
-    }
-    if (here.weight < here.input || here.again < here.light)
-      first[d] = std::min(first[d], free);
-    bound = std::max(bound, free);
-    if (world.copy < 0 && !world.recomputes && here.weight < all)
-      bound = std::max(bound, least_rest_of_room(world, at, out, stage));
-  }
-  for (int device = 0; device < world.devices; ++device) {
-    if (work[device] > 0)
-      bound = std::max(bound, first[device] + work[device]);
-    if (world.copy < 0 || world.recomputes)
-      continue;
-    int sum = exact_never;
-    bool fresh = true; // nothing has begun
-    for (exact_way const& way : at.ways[device]) {
-      int present = 0;
-      for (int stage = 0; stage < world.stages; ++stage)
-        if (world.device[stage] == device)
-          present += presence(world, at, out, stage, way);
-      sum = std::min(sum, present);
-    }
-    for (int stage = 0; stage < world.stages; ++stage)
-      fresh = fresh && (world.device[stage] != device || at.stage[stage].forward == 0);
-    int const room = world.cap / world.whole;
-    bound = std::max(bound, (fresh ? first[device] : 0) + (sum + room - 1) / room);
-  }
-  return bound;
-}
+  exact_world const& world_;
+  exact_state const& at_;
+  int forward_[most_exact_stages]{};
+  int input_[most_exact_stages]{};
+  int last_forward_[most_exact_stages]{}; // end
+  int last_input_[most_exact_stages]{};   // end
+};
 
 } // namespace pipelining::inline v0_3::detail

@@ -65,9 +65,9 @@ public:
     }
     for (int stage = 0; stage < world.stages; ++stage) {
       exact_stage const& here = at.stage[stage];
-      exact_engine const& engine = at.compute[world.device[stage]];
+      exact_engine const& engine = at.compute[world.holder[stage]];
       bare_[stage] = here.bare;
-      if (engine_runs(engine, exact_kind::recompute, stage) != 0)
+      if (engine.runs(exact_kind::recompute, stage) != 0)
         bare_[stage] &= static_cast<std::uint8_t>(~(1u << engine.label));
       for (exact_arrivals const* list : {&here.to_next, &here.to_before})
         for (int i = 0; i < world.microbatches; ++i) // the last first; 0 where it has come
@@ -165,7 +165,7 @@ private:
           path_.push_back(history_[static_cast<std::size_t>(copy)].choice);
       return end_of(at);
     }
-    int const bound = least_rest(world_, at);
+    int const bound = exact_outlook(world_, at).least_rest();
     if (bound > budget || stopped_)
       return bound;
     exact_counts const begun = counts_of(at);
@@ -205,7 +205,7 @@ private:
     std::size_t const copies = history_.size();
     auto const decide_rest = [&](exact_state& next) {
       if (world_.copy >= 0)
-        begin_copies(world_, next, device, time, history_);
+        world_.begin_copies(next, device, time, history_);
       bool const found = decide(next, time, budget, device + 1, least);
       if (!found)
         history_.resize(copies);
@@ -217,7 +217,7 @@ private:
     for (exact_choice const& choice : found) {
       exact_state next = at;
       std::erase_if(next.ways[device], [&](exact_way const& way) {
-        return (way.declined & kind_bit(choice)) != 0 || !allows(world_, at, way, choice);
+        return (way.declined & kind_bit(choice)) != 0 || !world_.allows(at, way, choice);
       });
       if (next.ways[device].empty())
         continue;
@@ -228,7 +228,7 @@ private:
       return true;
     }
     exact_state next = at; // it waits, or it is busy
-    decline(world_, at, device, found, next.ways[device]);
+    world_.decline(at, device, found, next.ways[device]);
     return decide_rest(next);
   }
 
@@ -236,12 +236,12 @@ private:
   [[nodiscard]] std::vector<exact_choice>
   choices(exact_state const& at, int time, int device) const {
     std::vector<exact_choice> found;
-    auto const here_runs = [&](int stage) { return world_.device[stage] == device; };
+    auto const here_runs = [&](int stage) { return world_.holder[stage] == device; };
     for (int stage = world_.stages - 1; stage >= 0; --stage) {
       exact_stage const& here = at.stage[stage];
       int const label = here.input;
-      if (here_runs(stage) && label < forward_ended(world_, at, stage) &&
-          (here.bare >> label & 1) == 0 && label < gradients_come(world_, at, stage))
+      if (here_runs(stage) && label < world_.forward_ended(at, stage) &&
+          (here.bare >> label & 1) == 0 && label < world_.gradients_come(at, stage))
         found.push_back({exact_kind::backward_input, device, stage, label, time});
     }
     for (int stage = 0; stage < world_.stages; ++stage) {
@@ -250,7 +250,7 @@ private:
       exact_stage const& here = at.stage[stage];
       if (here.bare != 0) // since the device is idle, nothing runs that changes it
         found.push_back({exact_kind::recompute, device, stage, std::countr_zero(here.bare), time});
-      if (here.forward < world_.microbatches && here.forward < inputs_come(world_, at, stage)) {
+      if (here.forward < world_.microbatches && here.forward < world_.inputs_come(at, stage)) {
         found.push_back({exact_kind::forward, device, stage, here.forward, time});
         if (world_.recomputes)
           found.push_back({exact_kind::light_forward, device, stage, here.forward, time});

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -38,40 +39,6 @@ inline constexpr int most_exact_stages = 8;
 inline constexpr int most_exact_devices = 4;
 inline constexpr int most_exact_microbatches = 8;
 inline constexpr int exact_never = 1 << 20;
-
-//! The facts that do not change during a search. Times in whole ticks.
-struct exact_world {
-  int devices = 1;
-  int stages = 1;
-  int microbatches = 1;
-  int device[most_exact_stages]{}; //!< of every stage
-  int forward[most_exact_stages]{};
-  int input[most_exact_stages]{};
-  int weight[most_exact_stages]{};
-  int again[most_exact_stages]{};    //!< of a recomputation
-  int down[most_exact_stages]{};     //!< of a message to the next stage
-  int up[most_exact_stages]{};       //!< of a message to the stage before
-  int lifetime[most_exact_stages]{}; //!< least, of an activation
-  int copy = -1;                     //!< negative: no copies
-  bool recomputes = false;
-  int cap = 1;   //!< units that a device may hold
-  int whole = 1; //!< units of an activation
-  int kept = 0;  //!< units of what a light forward pass keeps
-
-  [[nodiscard]] int duration(exact_kind kind, int stage) const noexcept {
-    switch (kind) {
-    case exact_kind::none: return 0;
-    case exact_kind::forward:
-    case exact_kind::light_forward: return forward[stage];
-    case exact_kind::recompute: return again[stage];
-    case exact_kind::backward_input: return input[stage];
-    case exact_kind::backward_weight: return weight[stage];
-    case exact_kind::copy_out:
-    case exact_kind::copy_in: return copy;
-    }
-    return 0;
-  }
-};
 
 //! The place of an activation in a mask.
 [[nodiscard]] constexpr int slot_of(int stage, int label) noexcept {
@@ -114,6 +81,11 @@ struct exact_engine {
   std::int8_t stage = 0;
   std::int8_t label = 0;
   std::int16_t left = 0;
+
+  //! 1 when it runs this kind on this stage.
+  [[nodiscard]] int runs(exact_kind of, int on) const noexcept {
+    return kind == of && stage == on ? 1 : 0;
+  }
 };
 
 //! Counts of steps that have begun on one stage.
@@ -136,53 +108,6 @@ struct exact_state {
   std::vector<exact_way> ways[most_exact_devices]{};
 };
 
-//! 1 when the engine runs this kind on this stage.
-[[nodiscard]] inline int
-engine_runs(exact_engine const& engine, exact_kind kind, int stage) noexcept {
-  return engine.kind == kind && engine.stage == stage ? 1 : 0;
-}
-
-[[nodiscard]] inline int
-forward_ended(exact_world const& world, exact_state const& at, int stage) noexcept {
-  exact_engine const& engine = at.compute[world.device[stage]];
-  return at.stage[stage].forward - engine_runs(engine, exact_kind::forward, stage) -
-         engine_runs(engine, exact_kind::light_forward, stage);
-}
-
-//! Units that a device holds now, and those that are on the host.
-[[nodiscard]] inline int
-held(exact_world const& world, exact_state const& at, int device) noexcept {
-  int units = 0;
-  for (int stage = 0; stage < world.stages; ++stage) {
-    if (world.device[stage] != device)
-      continue;
-    exact_stage const& here = at.stage[stage];
-    int const ended =
-      here.weight - engine_runs(at.compute[device], exact_kind::backward_weight, stage);
-    units += world.whole * (here.forward - here.light - ended) + world.kept * here.light +
-             (world.whole - world.kept) * here.again;
-  }
-  return units;
-}
-
-//! Forward passes whose input has come.
-[[nodiscard]] inline int
-inputs_come(exact_world const& world, exact_state const& at, int stage) noexcept {
-  if (stage == 0)
-    return world.microbatches;
-  exact_stage const& before = at.stage[stage - 1];
-  return before.forward - before.to_next.count;
-}
-
-//! Backward passes whose gradient has come; on the last stage, whose forward pass has ended.
-[[nodiscard]] inline int
-gradients_come(exact_world const& world, exact_state const& at, int stage) noexcept {
-  if (stage + 1 == world.stages)
-    return forward_ended(world, at, stage);
-  exact_stage const& behind = at.stage[stage + 1];
-  return behind.input - behind.to_before.count;
-}
-
 //! A step that a search has decided on.
 struct exact_choice {
   exact_kind kind = exact_kind::none;
@@ -197,11 +122,6 @@ struct exact_copy {
   exact_choice choice;
   int past = -1;
 };
-
-//! Units on the host.
-[[nodiscard]] inline int hosted(exact_world const& world, exact_way const& way) noexcept {
-  return world.whole * std::popcount(way.hosted);
-}
 
 //! True when every continuation of `b` could follow `a` as well, at the same times.
 [[nodiscard]] inline bool serves(exact_way const& a, exact_way const& b) noexcept {
@@ -227,38 +147,6 @@ inline void add_way(std::vector<exact_way>& ways, exact_way const& way) {
   ways.push_back(way);
 }
 
-//! True when a device has room for all that it has yet to take. Making room then gains nothing.
-[[nodiscard]] inline bool is_roomy(exact_world const& world,
-                                   exact_state const& at,
-                                   int device,
-                                   exact_way const& way) noexcept {
-  int units = held(world, at, device) + (way.kind == exact_kind::copy_out ? world.whole : 0);
-  for (int stage = 0; stage < world.stages; ++stage) {
-    exact_stage const& here = at.stage[stage];
-    if (world.device[stage] == device)
-      units += world.whole * (world.microbatches - here.forward) +
-               (world.whole - world.kept) * (here.light - here.again);
-  }
-  return units <= world.cap;
-}
-
-//! True when a step may begin, as far as room and copies are concerned.
-[[nodiscard]] inline bool allows(exact_world const& world,
-                                 exact_state const& at,
-                                 exact_way const& way,
-                                 exact_choice const& choice) noexcept {
-  int units = 0;
-  switch (choice.kind) {
-  case exact_kind::backward_input:
-    return (way.away() & bit_of(slot_of(choice.stage, choice.label))) == 0;
-  case exact_kind::forward: units = world.whole; break;
-  case exact_kind::light_forward: units = world.kept; break;
-  case exact_kind::recompute: units = world.whole - world.kept; break;
-  default: return true;
-  }
-  return held(world, at, choice.device) - hosted(world, way) + units <= world.cap;
-}
-
 //! The place of a step in `declined`.
 [[nodiscard]] inline std::uint64_t kind_bit(exact_choice const& choice) noexcept {
   return bit_of(static_cast<int>(choice.kind) * most_exact_stages + choice.stage);
@@ -270,92 +158,6 @@ inline void add_way(std::vector<exact_way>& ways, exact_way const& way) {
        {exact_kind::forward, exact_kind::light_forward, exact_kind::recompute})
     bits |= std::uint64_t{0xff} << (static_cast<int>(kind) * most_exact_stages);
   return bits;
-}
-
-//! Notes on every way that the device waits, although it could begin one of `found`.
-inline void decline(exact_world const& world,
-                    exact_state const& at,
-                    int device,
-                    std::vector<exact_choice> const& found,
-                    std::vector<exact_way>& ways) noexcept {
-  for (exact_way& way : ways) {
-    bool const roomy = is_roomy(world, at, device, way);
-    for (exact_choice const& choice : found) {
-      if (!allows(world, at, way, choice))
-        continue;
-      way.declined |= kind_bit(choice); // what could have begun before is never begun next
-      bool harmless = choice.kind == exact_kind::backward_weight;
-      if (choice.kind == exact_kind::forward)
-        harmless = roomy;
-      if (choice.kind == exact_kind::backward_input)
-        harmless = roomy || world.copy < 0 ||
-                   (way.copied & bit_of(slot_of(choice.stage, choice.label))) != 0;
-      // A step that fits into the gap could be moved there, so the gap has to be shorter.
-      int const length = world.duration(choice.kind, choice.stage);
-      if (harmless && (way.must == 0 || length < way.must))
-        way.must = static_cast<std::int16_t>(length);
-    }
-  }
-}
-
-//! Begins every copy that an idle lane may begin now. Waiting stays one of its ways.
-inline void begin_copies(exact_world const& world,
-                         exact_state& at,
-                         int device,
-                         int time,
-                         std::vector<exact_copy>& history) {
-  std::vector<exact_way> const before = std::move(at.ways[device]);
-  std::vector<exact_way> after;
-  int const units = held(world, at, device);
-  for (exact_way const& way : before) {
-    if (way.kind != exact_kind::none) {
-      add_way(after, way);
-      continue;
-    }
-    auto const begin = [&](exact_kind kind, int stage, int label) {
-      exact_way next = way;
-      next.kind = kind;
-      next.slot = static_cast<std::int8_t>(slot_of(stage, label));
-      next.left = static_cast<std::int16_t>(world.copy);
-      std::uint64_t const bit = bit_of(next.slot);
-      if (kind == exact_kind::copy_in) {
-        next.hosted &= ~bit;
-        next.declined &= ~takes_room();
-      } else {
-        next.copied |= bit;
-        next.declined &= ~kind_bit({exact_kind::backward_input, device, stage, label, time});
-      }
-      next.past = static_cast<int>(history.size());
-      history.push_back({{kind, device, stage, label, time}, way.past});
-      add_way(after, next);
-    };
-    bool const roomy = is_roomy(world, at, device, way);
-    bool waits = true;
-    for (int stage = 0; stage < world.stages; ++stage) {
-      if (world.device[stage] != device)
-        continue;
-      exact_stage const& here = at.stage[stage];
-      // Of those on the host, the one that is needed first comes back first.
-      for (int label = here.input; label < world.microbatches; ++label)
-        if ((way.hosted & bit_of(slot_of(stage, label))) != 0) {
-          if (units - hosted(world, way) + world.whole <= world.cap) {
-            begin(exact_kind::copy_in, stage, label);
-            waits = waits && !roomy; // nothing else wants the room
-          }
-          break;
-        }
-      // Of the activations that are there, the one that is needed last goes first: where another
-      // one goes and this one stays or goes later, they can change names.
-      for (int label = forward_ended(world, at, stage) - 1; label >= here.input && !roomy; --label)
-        if ((way.copied & bit_of(slot_of(stage, label))) == 0 && (here.bare >> label & 1) == 0) {
-          begin(exact_kind::copy_out, stage, label);
-          break;
-        }
-    }
-    if (waits)
-      add_way(after, way);
-  }
-  at.ways[device] = std::move(after);
 }
 
 //! Lets time pass on every way of a device; those that had to begin something by then are lost.
@@ -380,5 +182,188 @@ inline void advance_ways(std::vector<exact_way>& ways, int time) {
     add_way(ways, way);
   }
 }
+
+//! The facts that do not change during a search. Times in whole ticks.
+struct exact_world {
+  int devices = 1;
+  int stages = 1;
+  int microbatches = 1;
+  int holder[most_exact_stages]{}; //!< the device of every stage
+  int forward[most_exact_stages]{};
+  int input[most_exact_stages]{};
+  int weight[most_exact_stages]{};
+  int again[most_exact_stages]{};    //!< of a recomputation
+  int down[most_exact_stages]{};     //!< of a message to the next stage
+  int up[most_exact_stages]{};       //!< of a message to the stage before
+  int lifetime[most_exact_stages]{}; //!< least, of an activation
+  int copy = -1;                     //!< negative: no copies
+  bool recomputes = false;
+  int cap = 1;   //!< units that a device may hold
+  int whole = 1; //!< units of an activation
+  int kept = 0;  //!< units of what a light forward pass keeps
+
+  [[nodiscard]] int duration(exact_kind kind, int stage) const noexcept {
+    switch (kind) {
+    case exact_kind::none: return 0;
+    case exact_kind::forward:
+    case exact_kind::light_forward: return forward[stage];
+    case exact_kind::recompute: return again[stage];
+    case exact_kind::backward_input: return input[stage];
+    case exact_kind::backward_weight: return weight[stage];
+    case exact_kind::copy_out:
+    case exact_kind::copy_in: return copy;
+    }
+    return 0;
+  }
+
+  [[nodiscard]] int forward_ended(exact_state const& at, int stage) const noexcept {
+    exact_engine const& engine = at.compute[holder[stage]];
+    return at.stage[stage].forward - engine.runs(exact_kind::forward, stage) -
+           engine.runs(exact_kind::light_forward, stage);
+  }
+
+  //! Units that a device holds now, and those that are on the host.
+  [[nodiscard]] int held(exact_state const& at, int device) const noexcept {
+    int units = 0;
+    for (int stage = 0; stage < stages; ++stage) {
+      if (holder[stage] != device)
+        continue;
+      exact_stage const& here = at.stage[stage];
+      int const ended = here.weight - at.compute[device].runs(exact_kind::backward_weight, stage);
+      units += whole * (here.forward - here.light - ended) + kept * here.light +
+               (whole - kept) * here.again;
+    }
+    return units;
+  }
+
+  //! Forward passes whose input has come.
+  [[nodiscard]] int inputs_come(exact_state const& at, int stage) const noexcept {
+    if (stage == 0)
+      return microbatches;
+    exact_stage const& before = at.stage[stage - 1];
+    return before.forward - before.to_next.count;
+  }
+
+  //! Backward passes whose gradient has come; on the last stage, whose forward pass has ended.
+  [[nodiscard]] int gradients_come(exact_state const& at, int stage) const noexcept {
+    if (stage + 1 == stages)
+      return forward_ended(at, stage);
+    exact_stage const& behind = at.stage[stage + 1];
+    return behind.input - behind.to_before.count;
+  }
+
+  //! Units on the host.
+  [[nodiscard]] int hosted(exact_way const& way) const noexcept {
+    return whole * std::popcount(way.hosted);
+  }
+
+  //! True when a device has room for all that it has yet to take. Making room then gains nothing.
+  [[nodiscard]] bool
+  is_roomy(exact_state const& at, int device, exact_way const& way) const noexcept {
+    int units = held(at, device) + (way.kind == exact_kind::copy_out ? whole : 0);
+    for (int stage = 0; stage < stages; ++stage) {
+      exact_stage const& here = at.stage[stage];
+      if (holder[stage] == device)
+        units += whole * (microbatches - here.forward) + (whole - kept) * (here.light - here.again);
+    }
+    return units <= cap;
+  }
+
+  //! True when a step may begin, as far as room and copies are concerned.
+  [[nodiscard]] bool
+  allows(exact_state const& at, exact_way const& way, exact_choice const& choice) const noexcept {
+    int units = 0;
+    switch (choice.kind) {
+    case exact_kind::backward_input:
+      return (way.away() & bit_of(slot_of(choice.stage, choice.label))) == 0;
+    case exact_kind::forward: units = whole; break;
+    case exact_kind::light_forward: units = kept; break;
+    case exact_kind::recompute: units = whole - kept; break;
+    default: return true;
+    }
+    return held(at, choice.device) - hosted(way) + units <= cap;
+  }
+
+  //! Notes on every way that the device waits, although it could begin one of `found`.
+  void decline(exact_state const& at,
+               int device,
+               std::vector<exact_choice> const& found,
+               std::vector<exact_way>& ways) const noexcept {
+    for (exact_way& way : ways) {
+      bool const roomy = is_roomy(at, device, way);
+      for (exact_choice const& choice : found) {
+        if (!allows(at, way, choice))
+          continue;
+        way.declined |= kind_bit(choice); // what could have begun before is never begun next
+        bool harmless = choice.kind == exact_kind::backward_weight;
+        if (choice.kind == exact_kind::forward)
+          harmless = roomy;
+        if (choice.kind == exact_kind::backward_input)
+          harmless =
+            roomy || copy < 0 || (way.copied & bit_of(slot_of(choice.stage, choice.label))) != 0;
+        // A step that fits into the gap could be moved there, so the gap has to be shorter.
+        int const length = duration(choice.kind, choice.stage);
+        if (harmless && (way.must == 0 || length < way.must))
+          way.must = static_cast<std::int16_t>(length);
+      }
+    }
+  }
+
+  //! Begins every copy that an idle lane may begin now. Waiting stays one of its ways.
+  void begin_copies(exact_state& at, int device, int time, std::vector<exact_copy>& history) const {
+    std::vector<exact_way> const before = std::move(at.ways[device]);
+    std::vector<exact_way> after;
+    int const units = held(at, device);
+    for (exact_way const& way : before) {
+      if (way.kind != exact_kind::none) {
+        add_way(after, way);
+        continue;
+      }
+      auto const begin = [&](exact_kind kind, int stage, int label) {
+        exact_way next = way;
+        next.kind = kind;
+        next.slot = static_cast<std::int8_t>(slot_of(stage, label));
+        next.left = static_cast<std::int16_t>(copy);
+        std::uint64_t const bit = bit_of(next.slot);
+        if (kind == exact_kind::copy_in) {
+          next.hosted &= ~bit;
+          next.declined &= ~takes_room();
+        } else {
+          next.copied |= bit;
+          next.declined &= ~kind_bit({exact_kind::backward_input, device, stage, label, time});
+        }
+        next.past = static_cast<int>(history.size());
+        history.push_back({{kind, device, stage, label, time}, way.past});
+        add_way(after, next);
+      };
+      bool const roomy = is_roomy(at, device, way);
+      bool waits = true;
+      for (int stage = 0; stage < stages; ++stage) {
+        if (holder[stage] != device)
+          continue;
+        exact_stage const& here = at.stage[stage];
+        // Of those on the host, the one that is needed first comes back first.
+        for (int label = here.input; label < microbatches; ++label)
+          if ((way.hosted & bit_of(slot_of(stage, label))) != 0) {
+            if (units - hosted(way) + whole <= cap) {
+              begin(exact_kind::copy_in, stage, label);
+              waits = waits && !roomy; // nothing else wants the room
+            }
+            break;
+          }
+        // Of the activations that are there, the one that is needed last goes first: where another
+        // one goes and this one stays or goes later, they can change names.
+        for (int label = forward_ended(at, stage) - 1; label >= here.input && !roomy; --label)
+          if ((way.copied & bit_of(slot_of(stage, label))) == 0 && (here.bare >> label & 1) == 0) {
+            begin(exact_kind::copy_out, stage, label);
+            break;
+          }
+      }
+      if (waits)
+        add_way(after, way);
+    }
+    at.ways[device] = std::move(after);
+  }
+};
 
 } // namespace pipelining::inline v0_3::detail

@@ -20,7 +20,7 @@ namespace pipelining::inline v0_3::detail {
 class names_of_microbatches {
 public:
   names_of_microbatches(order_graph const& graph, int microbatches)
-      : graph_(graph), nodes_(static_cast<std::size_t>(microbatches)), place_(graph.passes.size()) {
+      : graph_(graph), nodes_(at(microbatches)), place_(graph.passes.size()) {
     for (graph_node node = 0; node < graph.size(); ++node)
       nodes_[microbatch_of(node)].push_back(node);
     for (std::vector<graph_node>& each : nodes_) {
@@ -28,7 +28,7 @@ public:
         return key_of(a) < key_of(b);
       });
       for (std::size_t i = 0; i < each.size(); ++i)
-        place_[static_cast<std::size_t>(each[i])] = i;
+        place_[at(each[i])] = i;
     }
     for (std::vector<graph_node> const& each : nodes_)
       compare(nodes_.front(), each);
@@ -47,9 +47,7 @@ public:
     }
     std::vector<int> result(nodes_.size());
     std::iota(result.begin(), result.end(), 0);
-    sort_stably(result, [&](int a, int b) {
-      return sums[static_cast<std::size_t>(a)] < sums[static_cast<std::size_t>(b)];
-    });
+    sort_stably(result, [&](int a, int b) { return sums[at(a)] < sums[at(b)]; });
     return result;
   }
   //! @param names [M] the new name of each microbatch
@@ -60,7 +58,7 @@ public:
   [[nodiscard]] node_rows
   renamed(node_rows rows, std::vector<int> const& names, int first, int last) const {
     for (int device = first; device <= last; ++device)
-      for (graph_node& node : rows[static_cast<std::size_t>(device)])
+      for (graph_node& node : rows[at(device)])
         node = renamed(node, names);
     return rows;
   }
@@ -69,8 +67,7 @@ public:
                                             std::vector<int> const& names) const {
     std::vector<double> result(times.size());
     for (graph_node node = 0; node < graph_.size(); ++node)
-      result[static_cast<std::size_t>(renamed(node, names))] =
-        times[static_cast<std::size_t>(node)];
+      result[at(renamed(node, names))] = times[at(node)];
     return result;
   }
   //! All change names.
@@ -78,8 +75,7 @@ public:
     std::vector<int> names(nodes_.size());
     std::iota(names.begin(), names.end(), 0);
     for (std::size_t left = names.size(); left > 1; --left)
-      std::swap(names[left - 1],
-                names[static_cast<std::size_t>(random.below(static_cast<int>(left)))]);
+      std::swap(names[left - 1], names[at(random.below(static_cast<int>(left)))]);
     return names;
   }
   //! Two change names, or several move by one.
@@ -107,21 +103,15 @@ private:
     }
   }
   [[nodiscard]] graph_node renamed(graph_node node, std::vector<int> const& names) const {
-    return nodes_[static_cast<std::size_t>(names[microbatch_of(node)])]
-                 [place_[static_cast<std::size_t>(node)]];
+    return nodes_[at(names[microbatch_of(node)])][place_[at(node)]];
   }
   [[nodiscard]] std::size_t microbatch_of(graph_node node) const {
-    return graph_.passes[static_cast<std::size_t>(node)].microbatch;
+    return graph_.passes[at(node)].microbatch;
   }
-  [[nodiscard]] double time_of(graph_node node) const {
-    return graph_.times[static_cast<std::size_t>(node)];
-  }
+  [[nodiscard]] double time_of(graph_node node) const { return graph_.times[at(node)]; }
   [[nodiscard]] std::tuple<int, int, int, int> key_of(graph_node node) const {
-    pass const& what = graph_.passes[static_cast<std::size_t>(node)];
-    return {static_cast<int>(what.kind),
-            what.stage,
-            what.chunk,
-            graph_.holders[static_cast<std::size_t>(node)]};
+    pass const& what = graph_.passes[at(node)];
+    return {static_cast<int>(what.kind), what.stage, what.chunk, graph_.holders[at(node)]};
   }
 
   order_graph const& graph_;

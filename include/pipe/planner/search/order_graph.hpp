@@ -11,6 +11,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/model/stage_memory.hpp>
+#include <pipe/planner/search/node_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/peaks.hpp>
@@ -21,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -48,15 +50,6 @@ struct random_numbers {
   }
 };
 
-using graph_node = std::int32_t;
-inline constexpr graph_node no_node = -1;
-
-//! The end of a dependency: the other pass, and how long its message takes.
-struct graph_edge {
-  graph_node other;
-  double lag;
-};
-
 //! The dependencies between passes, their times and the memory that they hold. Orders of devices
 //! are no part of it.
 struct order_graph {
@@ -67,15 +60,15 @@ struct order_graph {
   std::vector<std::int32_t> holders; // by node: its device
   std::vector<std::int64_t> taken;   // by node: of the room, at its start
   std::vector<std::int64_t> freed;   // by node: of the room, at its end
-  std::vector<graph_edge> before;    // whom a node waits for, node after node
-  std::vector<std::int32_t> first_before;
-  std::vector<graph_edge> after; // who waits for a node
-  std::vector<std::int32_t> first_after;
-  std::vector<double> heads; // by node: no order starts it earlier
-  std::vector<double> tails; // by node: what comes after its end at least
+  node_graph edges;                  // between passes
+  std::vector<double> heads;         // by node: no order starts it earlier
+  std::vector<double> tails;         // by node: what comes after its end at least
   std::vector<double> waits; // by device: what counts after its last pass, see `count_spans`
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(passes.size()); }
+  [[nodiscard]] double mean_time() const noexcept {
+    return std::accumulate(times.begin(), times.end(), 0.0) / std::max(size(), 1);
+  }
 };
 
 //! One row of nodes per device.
@@ -84,66 +77,41 @@ using node_rows = std::vector<std::vector<graph_node>>;
 //! The passes of an order whose backward passes are in halves, if `split`; pairs come apart.
 [[nodiscard]] inline std::vector<std::vector<pass>> plain_rows(device_orders const& orders,
                                                                bool split) {
-  std::vector<std::vector<pass>> rows(static_cast<std::size_t>(orders.over.extents.devices));
-  for (int device = 0; device < orders.over.extents.devices; ++device)
-    for (int i = orders.offsets[static_cast<std::size_t>(device)];
-         i < orders.offsets[static_cast<std::size_t>(device) + 1];
-         ++i) {
-      pass what = orders.passes[static_cast<std::size_t>(i)];
-      auto& row = rows[static_cast<std::size_t>(device)];
+  std::vector<std::vector<pass>> rows(at(orders.over.extents.devices));
+  flow const& declared = orders.over.declared;
+  for (std::size_t device = 0; device < rows.size(); ++device)
+    for (int i = orders.offsets[device]; i < orders.offsets[device + 1]; ++i) {
+      pass what = orders.passes[at(i)];
       what.overlapped = false;
-      flow const& declared = orders.over.declared;
       if (split && what.kind == declared.kind_with(role::backward)) {
         what.kind = declared.kind_with(role::input);
-        row.push_back(what);
+        rows[device].push_back(what);
         what.kind = declared.kind_with(role::weights);
       }
-      row.push_back(what);
+      rows[device].push_back(what);
     }
   return rows;
 }
 
 //! Fills in the longest paths without any order, forth and back.
 inline void find_paths(order_graph& graph) {
-  auto const count = static_cast<std::size_t>(graph.size());
-  std::vector<std::int32_t> open(count);
-  std::vector<graph_node> sorted;
-  sorted.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    open[i] = graph.first_before[i + 1] - graph.first_before[i];
-    if (open[i] == 0)
-      sorted.push_back(static_cast<graph_node>(i));
+  graph.heads.assign(graph.passes.size(), 0);
+  graph.tails.assign(graph.passes.size(), 0);
+  for (graph_node const node : graph.edges.sorted) {
+    double const end = graph.heads[at(node)] + graph.times[at(node)];
+    for (auto const [other, lag] : graph.edges.after.of(node))
+      graph.heads[at(other)] = std::max(graph.heads[at(other)], end + lag);
   }
-  graph.heads.assign(count, 0);
-  graph.tails.assign(count, 0);
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    auto const node = static_cast<std::size_t>(sorted[i]);
-    for (std::int32_t k = graph.first_after[node]; k < graph.first_after[node + 1]; ++k) {
-      graph_edge const edge = graph.after[static_cast<std::size_t>(k)];
-      auto const other = static_cast<std::size_t>(edge.other);
-      graph.heads[other] =
-        std::max(graph.heads[other], graph.heads[node] + graph.times[node] + edge.lag);
-      if (--open[other] == 0)
-        sorted.push_back(edge.other);
-    }
-  }
-  if (sorted.size() != count)
-    throw std::invalid_argument("search_order: the passes of the flow wait for each other");
-  for (auto at = sorted.rbegin(); at != sorted.rend(); ++at) {
-    auto const node = static_cast<std::size_t>(*at);
-    for (std::int32_t k = graph.first_after[node]; k < graph.first_after[node + 1]; ++k) {
-      graph_edge const edge = graph.after[static_cast<std::size_t>(k)];
-      auto const other = static_cast<std::size_t>(edge.other);
-      graph.tails[node] =
-        std::max(graph.tails[node], edge.lag + graph.times[other] + graph.tails[other]);
-    }
-  }
+  for (auto node = graph.edges.sorted.rbegin(); node != graph.edges.sorted.rend(); ++node)
+    for (auto const [other, lag] : graph.edges.after.of(*node))
+      graph.tails[at(*node)] =
+        std::max(graph.tails[at(*node)], lag + graph.times[at(other)] + graph.tails[at(other)]);
 }
 
 //! The same from the end: who waits for a node goes before it, and it takes what it has freed.
 [[nodiscard]] inline order_graph reversed(order_graph graph) {
-  std::swap(graph.before, graph.after);
-  std::swap(graph.first_before, graph.first_after);
+  std::swap(graph.edges.before, graph.edges.after);
+  std::reverse(graph.edges.sorted.begin(), graph.edges.sorted.end());
   std::swap(graph.taken, graph.freed);
   std::swap(graph.heads, graph.tails);
   return graph;
@@ -153,10 +121,9 @@ inline void find_paths(order_graph& graph) {
 //! may start late may end late. A device that starts later than it must has a shorter span than is
 //! counted.
 inline void count_spans(order_graph& graph) {
-  std::vector<double> first(static_cast<std::size_t>(graph.devices),
-                            std::numeric_limits<double>::max());
+  std::vector<double> first(at(graph.devices), std::numeric_limits<double>::max());
   for (std::size_t i = 0; i < graph.passes.size(); ++i) {
-    double& mine = first[static_cast<std::size_t>(graph.holders[i])];
+    double& mine = first[at(graph.holders[i])];
     mine = std::min(mine, graph.heads[i]);
   }
   for (std::size_t device = 0; device < first.size(); ++device)
@@ -173,11 +140,11 @@ inline void count_spans(order_graph& graph) {
   graph.devices = over.extents.devices;
   graph.room.assign(rows.size(), memory_limit);
   graph.waits.assign(rows.size(), 0);
-  std::vector<graph_node> node_of(static_cast<std::size_t>(over.pass_indices()), no_node);
+  std::vector<graph_node> node_of(at(over.pass_indices()), no_node);
   pool_effect const effects = effect_on(*over.declared, slot_class::activation);
   for (std::vector<pass> const& row : rows)
     for (pass const& what : row) {
-      node_of[static_cast<std::size_t>(pass_index(over, what))] = graph.size();
+      node_of[at(pass_index(over, what))] = graph.size();
       graph.passes.push_back(what);
       graph.times.push_back(checked_duration(cost, what));
       graph.holders.push_back(device_of(over, what));
@@ -186,32 +153,23 @@ inline void count_spans(order_graph& graph) {
                               ? graph.taken.back()
                               : effects.freed[index_of(what.kind)]);
     }
-  double const latency = checked_latency(cost);
-  std::span<double const> const links = checked_links(cost, graph.devices);
-  std::vector<std::vector<graph_edge>> after(graph.passes.size());
-  graph.first_before.push_back(0);
+  (void)checked_latency(cost);
+  (void)checked_links(cost, graph.devices);
+  std::vector<std::vector<graph_edge>> before(graph.passes.size());
   for (graph_node node = 0; node < graph.size(); ++node) {
-    pass const& what = graph.passes[static_cast<std::size_t>(node)];
-    dependency_list const needed = dependencies(over, what);
+    dependency_list const needed = dependencies(over, graph.passes[at(node)]);
     for (int k = 0; k < needed.count; ++k) {
-      graph_node const other = node_of[static_cast<std::size_t>(needed.index(k))];
+      graph_node const other = node_of[at(needed.index(k))];
       if (other == no_node)
         throw std::invalid_argument("search_order: an order lacks a pass that others wait for");
-      double const lag = message_time(links.empty() ? nullptr : links.data(),
-                                      graph.devices,
-                                      latency,
-                                      graph.holders[static_cast<std::size_t>(other)],
-                                      graph.holders[static_cast<std::size_t>(node)]);
-      graph.before.push_back({other, lag});
-      after[static_cast<std::size_t>(other)].push_back({node, lag});
+      double const lag =
+        message_time(cost, graph.devices, graph.holders[at(other)], graph.holders[at(node)]);
+      before[at(node)].push_back({other, lag});
     }
-    graph.first_before.push_back(static_cast<std::int32_t>(graph.before.size()));
   }
-  graph.first_after.push_back(0);
-  for (std::vector<graph_edge> const& edges : after) {
-    graph.after.insert(graph.after.end(), edges.begin(), edges.end());
-    graph.first_after.push_back(static_cast<std::int32_t>(graph.after.size()));
-  }
+  graph.edges = graph_of(before);
+  if (graph.edges.sorted.size() != graph.passes.size())
+    throw std::invalid_argument("search_order: the passes of the flow wait for each other");
   find_paths(graph);
   return graph;
 }
@@ -243,16 +201,15 @@ inline void count_bytes(order_graph& graph,
 [[nodiscard]] inline node_rows nodes_of(pipeline_view const& over,
                                         order_graph const& graph,
                                         std::vector<std::vector<pass>> const& rows) {
-  std::vector<graph_node> node_of(static_cast<std::size_t>(over.pass_indices()), no_node);
+  std::vector<graph_node> node_of(at(over.pass_indices()), no_node);
   for (graph_node node = 0; node < graph.size(); ++node)
-    node_of[static_cast<std::size_t>(
-      pass_index(over, graph.passes[static_cast<std::size_t>(node)]))] = node;
+    node_of[at(pass_index(over, graph.passes[at(node)]))] = node;
   node_rows result(rows.size());
   std::size_t count = 0;
   for (std::size_t device = 0; device < rows.size(); ++device)
     for (pass const& what : rows[device]) {
-      graph_node const node = node_of[static_cast<std::size_t>(pass_index(over, what))];
-      if (node == no_node || !(graph.passes[static_cast<std::size_t>(node)] == what))
+      graph_node const node = node_of[at(pass_index(over, what))];
+      if (node == no_node || !(graph.passes[at(node)] == what))
         throw std::invalid_argument("search_order: the orders to start from have passes of "
                                     "different kinds; split backward passes in all or in none");
       result[device].push_back(node);
@@ -318,25 +275,16 @@ public:
     prepare();
     node_rows rows(held_.size());
     for (int left = of_.size(); left > 0; --left) {
-      std::size_t device = 0;
-      double when = std::numeric_limits<double>::max();
-      for (std::size_t each = 0; each < held_.size(); ++each)
-        if (double const begin = begin_of(each); begin < when) {
-          when = begin;
-          device = each;
-        }
-      if (when == std::numeric_limits<double>::max())
+      auto const first = std::min_element(begins_.begin(), begins_.end());
+      if (*first == std::numeric_limits<double>::max())
         return {};
-      rows[device].push_back(run_best(device, when));
+      auto const device = static_cast<std::size_t>(first - begins_.begin());
+      rows[device].push_back(run_best(device, *first));
     }
     return rows;
   }
 
 private:
-  static constexpr std::size_t at(std::int32_t index) noexcept {
-    return static_cast<std::size_t>(index);
-  }
-
   void prepare() {
     auto const devices = at(of_.devices);
     auto const count = at(of_.size());
@@ -348,10 +296,7 @@ private:
     open_.resize(count);
     ready_.assign(count, 0);
     liking_.resize(count);
-    double sum = 0;
-    for (double const time : of_.times)
-      sum += time;
-    double const mean = sum / static_cast<double>(count);
+    double const mean = of_.mean_time();
     wait_cost_ = taste_.wait;
     limits_.resize(devices);
     for (std::size_t device = 0; device < devices; ++device) {
@@ -361,8 +306,9 @@ private:
         1, of_.room[device] - static_cast<std::int64_t>(taste_.slope * share * place));
     }
     for (std::size_t i = 0; i < count; ++i) {
-      open_[i] = of_.first_before[i + 1] - of_.first_before[i];
-      bool const fills = of_.first_after[i + 1] == of_.first_after[i];
+      auto const node = static_cast<graph_node>(i);
+      open_[i] = of_.edges.before.count(node);
+      bool const fills = of_.edges.after.count(node) == 0;
       bool const takes = of_.taken[i] > of_.freed[i];
       liking_[i] = mean * ((takes ? taste_.taker : 0) + (fills ? taste_.filler : 0)) +
                    (taste_.times == nullptr
@@ -370,10 +316,13 @@ private:
                       : (*taste_.times)[i]);
       to_take_[slot(at(of_.holders[i]), of_.passes[i].microbatch)] += of_.taken[i];
       if (open_[i] == 0)
-        waiting_[at(of_.holders[i])].push_back(static_cast<graph_node>(i));
+        waiting_[at(of_.holders[i])].push_back(node);
     }
-    for (std::size_t device = 0; device < devices; ++device)
+    begins_.clear();
+    for (std::size_t device = 0; device < devices; ++device) {
       forget_done(device);
+      begins_.push_back(begin_of(device));
+    }
   }
   [[nodiscard]] std::size_t slot(std::size_t device, int microbatch) const noexcept {
     return device * at(microbatches_) + at(microbatch);
@@ -424,12 +373,14 @@ private:
     held_[device] += of_.taken[at(node)] - of_.freed[at(node)];
     to_take_[slot(device, of_.passes[at(node)].microbatch)] -= of_.taken[at(node)];
     forget_done(device);
-    for (std::int32_t k = of_.first_after[at(node)]; k < of_.first_after[at(node) + 1]; ++k) {
-      graph_edge const edge = of_.after[at(k)];
-      ready_[at(edge.other)] = std::max(ready_[at(edge.other)], end + edge.lag);
-      if (--open_[at(edge.other)] == 0)
-        waiting_[at(of_.holders[at(edge.other)])].push_back(edge.other);
+    for (auto const [other, lag] : of_.edges.after.of(node)) {
+      ready_[at(other)] = std::max(ready_[at(other)], end + lag);
+      if (std::size_t const on = at(of_.holders[at(other)]); --open_[at(other)] == 0) {
+        waiting_[on].push_back(other);
+        begins_[on] = begin_of(on);
+      }
     }
+    begins_[device] = begin_of(device);
     return node;
   }
 
@@ -442,6 +393,7 @@ private:
   std::vector<int> oldest_;           // by device: the first microbatch that has to take more
   std::vector<std::int64_t> to_take_; // [devices][M]: room that it has yet to take
   std::vector<double> free_from_;     // by device
+  std::vector<double> begins_;        // by device: of the next pass, as far as one fits
   node_rows waiting_;                 // by device: passes whose dependencies have run
   std::vector<std::int32_t> open_;    // by node: dependencies that have not
   std::vector<double> ready_;         // by node: when what it waits for is there

@@ -77,10 +77,19 @@ struct found_order {
 
 namespace detail {
 
+//! Lets a search go on to its end.
+struct unwatched {
+  [[nodiscard]] constexpr bool operator()(auto const&) const noexcept { return true; }
+};
+
 //! An order of the pool, best first.
 struct pooled_order {
   node_rows rows;
   double length;
+
+  [[nodiscard]] static bool shorter(pooled_order const& a, pooled_order const& b) noexcept {
+    return a.length < b.length;
+  }
 };
 
 //! Searches over the orders of one graph.
@@ -88,19 +97,11 @@ class pool_search {
 public:
   pool_search(order_graph const& graph, int microbatches, std::uint64_t seed, double bound)
       : graph_(graph), from_end_(reversed(graph)), random_{seed}, walk_(graph, {seed ^ 0x5bd1e995}),
-        names_(graph, microbatches), bound_(bound) {
+        names_(graph, microbatches), bound_(bound), mean_(graph.mean_time()) {
     if (names_.matter()) { // the shortest get the first names, or the last ones
       std::vector<int> const shortest = names_.by_time();
-      by_time_.assign(2, std::vector<int>(shortest.size()));
-      for (std::size_t i = 0; i < shortest.size(); ++i) {
-        by_time_[0][i] = shortest[i];
-        by_time_[1][i] = shortest[shortest.size() - 1 - i];
-      }
+      by_time_ = {shortest, {shortest.rbegin(), shortest.rend()}};
     }
-    double sum = 0;
-    for (double const time : graph.times)
-      sum += time;
-    mean_ = graph.times.empty() ? 0 : sum / static_cast<double>(graph.times.size());
   }
 
   //! Takes an order into the pool where it keeps the limit; others serve to be followed.
@@ -162,8 +163,7 @@ public:
     std::int64_t length = 20 * size;
     bool const in_blocks = names_.matter() && has_room_for_all();
     for (int round = 0; going_; ++round) {
-      detail::sort_stably(
-        pool_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
+      sort_stably(pool_, pooled_order::shorter);
       pool_.resize(round == 0 ? std::min<std::size_t>(8, pool_.size())
                               : std::max<std::size_t>(1, pool_.size() / 2));
       for (pooled_order& each : pool_) {
@@ -181,25 +181,16 @@ public:
     }
   }
   [[nodiscard]] node_rows const& rows() const {
-    return std::min_element(
-             pool_.begin(),
-             pool_.end(),
-             [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; })
-      ->rows;
+    return std::ranges::min_element(pool_, {}, &pooled_order::length)->rows;
   }
   [[nodiscard]] std::int64_t moves() const noexcept { return moves_; }
 
 private:
   //! The shortest orders that have not been followed yet, over the limit or not.
   [[nodiscard]] std::vector<pooled_order> take_leaders() {
-    constexpr std::size_t most = 4;
-    detail::sort_stably(
-      followed_, [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
-    std::vector<pooled_order> leaders(
-      followed_.begin(),
-      followed_.begin() + static_cast<std::ptrdiff_t>(std::min(most, followed_.size())));
-    followed_.clear();
-    return leaders;
+    sort_stably(followed_, pooled_order::shorter);
+    followed_.resize(std::min<std::size_t>(4, followed_.size()));
+    return std::exchange(followed_, {});
   }
 
   //! Gives microbatches other names where that is shorter. Moves of single passes do not get there
@@ -208,8 +199,7 @@ private:
     for (std::int64_t i = 0; i < tries && going_; ++i) {
       if (walk_.start(names_.renamed(order.rows, names_.by_chance(random_))))
         take_shorter(order);
-      moves_ += graph_.size() / 4 + 1; // takes as long, about
-      going_ = !done() && moves_ < most_ && watch(best_, moves_);
+      spend(graph_.size() / 4 + 1, watch); // takes as long, about
     }
   }
 
@@ -230,8 +220,7 @@ private:
       for (double& time : times)
         time += noise * random_.fraction() * random_.fraction();
       std::vector<list_taste> const tastes = followers(times);
-      list_taste const& taste =
-        tastes[static_cast<std::size_t>(random_.below(static_cast<int>(tastes.size())))];
+      list_taste const& taste = tastes[at(random_.below(static_cast<int>(tastes.size())))];
       node_rows rows = list_order(back ? from_end_ : graph_, names_.count(), taste).make();
       for (std::vector<graph_node>& row : rows)
         if (back)
@@ -240,8 +229,7 @@ private:
         order = {std::move(rows), walk_.length()};
         best_ = std::min(best_, order.length);
       }
-      moves_ += graph_.size() + 1; // takes as long, about
-      going_ = !done() && moves_ < most_ && watch(best_, moves_);
+      spend(graph_.size() + 1, watch); // takes as long, about
     }
   }
 
@@ -249,7 +237,7 @@ private:
   [[nodiscard]] bool has_room_for_all() const {
     std::vector<std::int64_t> room = graph_.room;
     for (std::size_t i = 0; i < graph_.passes.size(); ++i)
-      room[static_cast<std::size_t>(graph_.holders[i])] -= graph_.taken[i];
+      room[at(graph_.holders[i])] -= graph_.taken[i];
     return std::all_of(room.begin(), room.end(), [](std::int64_t left) { return left >= 0; });
   }
   //! Counts moves, and asks the watcher now and then whether to go on.
@@ -278,8 +266,7 @@ private:
     std::int64_t const end = moves_ + length;
     std::vector<pooled_order> kept{order}; // the shortest first
     for (int vain = -1; going_ && moves_ < end;) {
-      pooled_order next =
-        kept[static_cast<std::size_t>(random_.below(static_cast<int>(kept.size())))];
+      pooled_order next = kept[at(random_.below(static_cast<int>(kept.size())))];
       bool const anew = vain >= most_vain;
       if (anew) {
         next.rows = names_.renamed(std::move(next.rows), names_.all_by_chance(random_));
@@ -299,8 +286,7 @@ private:
             return each.rows == next.rows;
           }))
         kept.push_back(std::move(next));
-      sort_stably(kept,
-                  [](pooled_order const& a, pooled_order const& b) { return a.length < b.length; });
+      sort_stably(kept, pooled_order::shorter);
       kept.resize(std::min(most_kept, kept.size()));
     }
   }
@@ -346,7 +332,7 @@ private:
   std::vector<pooled_order> pool_;
   std::vector<pooled_order> followed_; // not followed yet
   double bound_;
-  double mean_ = 0;
+  double mean_;
   double best_ = std::numeric_limits<double>::infinity();
   bool going_ = true;
   std::int64_t moves_ = 0;
@@ -356,10 +342,10 @@ private:
 //! The sentence that no order keeps the limit, and what one microbatch takes of a device: with as
 //! much room, orders can be made.
 [[nodiscard]] inline std::string describe_lack_of_room(order_graph const& graph, bool bytes) {
-  std::vector<std::int64_t> taken(static_cast<std::size_t>(graph.devices), 0);
+  std::vector<std::int64_t> taken(at(graph.devices), 0);
   for (std::size_t i = 0; i < graph.passes.size(); ++i)
     if (graph.passes[i].microbatch == 0)
-      taken[static_cast<std::size_t>(graph.holders[i])] += graph.taken[i];
+      taken[at(graph.holders[i])] += graph.taken[i];
   std::size_t worst = 0;
   for (std::size_t i = 1; i < taken.size(); ++i)
     if (graph.room[i] - taken[i] < graph.room[worst] - taken[worst])
@@ -415,7 +401,7 @@ inline void check_room(pipeline_view const& over, found_order::options const& op
   device_orders orders{like.over, {}, {0}};
   for (std::vector<graph_node> const& row : rows) {
     for (graph_node const node : row)
-      orders.passes.push_back(graph.passes[static_cast<std::size_t>(node)]);
+      orders.passes.push_back(graph.passes[at(node)]);
     orders.offsets.push_back(static_cast<int>(orders.passes.size()));
   }
   dynamic_timetable table = simulate(std::move(orders), cost);
@@ -465,11 +451,11 @@ inline void check_room(pipeline_view const& over, found_order::options const& op
 //! (Nowicki and Smutnicki, Management Science 1996; Taillard, ORSA Journal on Computing 1994). That
 //! search itself where microbatches take unlike times and memory has room for all; else annealing,
 //! with memory as a limit on each move.
-template <cost_model Cost, class Watch>
+template <cost_model Cost, class Watch = detail::unwatched>
 [[nodiscard]] found_order search_order(std::span<device_orders const> starts,
                                        Cost const& cost,
-                                       found_order::options const& options,
-                                       Watch const& watch) {
+                                       found_order::options const& options = {},
+                                       Watch const& watch = {}) {
   if (starts.empty())
     throw std::invalid_argument("search_order: give at least one order to start from");
   if (options.memory_limit < 1)
@@ -521,13 +507,6 @@ template <cost_model Cost, class Watch>
   result.table = detail::table_of(like, graph, search.rows(), cost, options.memory_limit);
   result.time = detail::time_of(result.table, options.goal);
   return result;
-}
-
-//! @brief The same, without anybody who watches.
-[[nodiscard]] found_order search_order(std::span<device_orders const> starts,
-                                       cost_model auto const& cost,
-                                       found_order::options const& options = {}) {
-  return search_order(starts, cost, options, [](found_order::progress const&) { return true; });
 }
 
 } // namespace pipelining::inline v0_3

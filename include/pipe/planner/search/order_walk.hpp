@@ -23,10 +23,10 @@ namespace pipelining::inline v0_3::detail {
 class order_walk {
 public:
   order_walk(order_graph const& graph, random_numbers random) : of_(graph), random_(random) {
-    auto const count = static_cast<std::size_t>(graph.size());
-    for (std::vector<double>* each : {&heads_, &tails_, &saved_})
+    auto const count = at(graph.size());
+    for (std::vector<double>* each : {&paths_[before], &paths_[after], &saved_})
       each->resize(count);
-    for (std::vector<std::int32_t>* each : {&place_, &previous_, &next_})
+    for (std::vector<std::int32_t>* each : {&place_, &beside_[before], &beside_[after]})
       each->resize(count);
     held_.resize(count);
     marked_.resize(count);
@@ -39,17 +39,16 @@ public:
     steps_ += 16; // nothing is forbidden
     std::vector<std::size_t> done(rows.size());
     std::vector<std::int32_t> open(place_.size());
-    for (std::size_t i = 0; i < open.size(); ++i)
-      open[i] = of_.first_before[i + 1] - of_.first_before[i];
+    for (graph_node node = 0; node < of_.size(); ++node)
+      open[at(node)] = of_.edges.before.count(node);
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t device = 0; device < rows.size(); ++device)
-        while (done[device] < rows[device].size() &&
-               open[static_cast<std::size_t>(rows[device][done[device]])] == 0) {
+        while (done[device] < rows[device].size() && open[at(rows[device][done[device]])] == 0) {
           graph_node const node = rows[device][done[device]++];
           sequence_.push_back(node);
-          for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
-            --open[static_cast<std::size_t>(of_.after[static_cast<std::size_t>(k)].other)];
+          for (graph_edge const& edge : of_.edges.after.of(node))
+            --open[at(edge.other)];
           moved = true;
         }
     }
@@ -68,14 +67,14 @@ public:
   //! True when the last start had times at all: no passes wait in a circle.
   [[nodiscard]] bool timed() const noexcept { return timed_; }
   //! The start of each node.
-  [[nodiscard]] std::vector<double> const& starts() const noexcept { return heads_; }
+  [[nodiscard]] std::vector<double> const& starts() const noexcept { return paths_[before]; }
   //! The time that is to become least: the end of the last pass, or the longest span.
   [[nodiscard]] double length() const noexcept { return length_; }
 
   [[nodiscard]] node_rows rows() const {
-    node_rows result(static_cast<std::size_t>(of_.devices));
+    node_rows result(at(of_.devices));
     for (graph_node const node : sequence_)
-      result[static_cast<std::size_t>(of_.holders[static_cast<std::size_t>(node)])].push_back(node);
+      result[at(of_.holders[at(node)])].push_back(node);
     return result;
   }
 
@@ -89,8 +88,8 @@ public:
     while (jumps < 64 && (random_.next() >> 60) < 9)
       jumps += 1 + jumps / 2;
     bool const up = (random_.next() >> 63) != 0;
-    graph_node const past = up ? front_of(node, jumps) : back_of(node, jumps);
-    bool const made = past != no_node && move(node, past, up, limit) <= limit;
+    graph_node const past = farthest(node, up, jumps);
+    bool const made = past != no_node && move({node, past, up}, limit) <= limit;
     // Where passes stand by their times, those that may change places are neighbours.
     if (made && ++since_sorted_ > sequence_.size())
       sort_by_time();
@@ -113,9 +112,9 @@ public:
     auto const look = [&](std::size_t from, std::size_t to) {
       block_move const what{path_[from], path_[to], to < from};
       int const jumps = static_cast<int>(what.up ? from - to : to - from);
-      if ((what.up ? front_of(what.node, jumps) : back_of(what.node, jumps)) != what.past)
+      if (farthest(what.node, what.up, jumps) != what.past)
         return;
-      double const path = move(what.node, what.past, what.up, any_length, false);
+      double const path = move(what, any_length, false);
       if (random_.below(++tries) == 0)
         forbidden = what;
       if (path > least || (path >= record && goes_back(what)))
@@ -126,7 +125,7 @@ public:
         best = what;
     };
     for (std::size_t first = 0, last = 0; first < path_.size(); first = ++last) {
-      while (last + 1 < path_.size() && next_[at(path_[last])] == path_[last + 1])
+      while (last + 1 < path_.size() && beside_[after][at(path_[last])] == path_[last + 1])
         ++last;
       // To the front of the first block or to the end of the last one no path gets shorter.
       for (std::size_t i = first; i <= last; ++i) {
@@ -141,29 +140,30 @@ public:
     if (ties == 0)
       best = forbidden;
     forbid_return(best);
-    (void)move(best.node, best.past, best.up, any_length);
+    (void)move(best, any_length);
     sort_by_time();
     return tries;
   }
 
 private:
+  //! A pass goes before another of its device that stands before it, or after one after it.
   struct block_move {
     graph_node node = no_node;
     graph_node past = no_node;
     bool up = false;
   };
+  enum side : std::uint8_t { before, after };
 
-  static constexpr std::size_t at(std::int32_t index) noexcept {
-    return static_cast<std::size_t>(index);
+  template <side Of>
+  [[nodiscard]] graph_edges const& edges() const noexcept {
+    return Of == before ? of_.edges.before : of_.edges.after;
   }
-  [[nodiscard]] std::int32_t first_after(graph_node node) const {
-    return of_.first_after[at(node)];
-  }
-  [[nodiscard]] std::int32_t first_before(graph_node node) const {
-    return of_.first_before[at(node)];
-  }
-  [[nodiscard]] double wait_behind(graph_node node) const {
+  [[nodiscard]] double wait_behind(graph_node node) const noexcept {
     return of_.waits[at(of_.holders[at(node)])];
+  }
+  [[nodiscard]] double start_of(graph_node node) const noexcept { return paths_[before][at(node)]; }
+  [[nodiscard]] double end_of(graph_node node) const noexcept {
+    return start_of(node) + of_.times[at(node)];
   }
 
   //! A pass, more often one of a longest path.
@@ -183,47 +183,42 @@ private:
     return 1e-12 * (length_ < 0 ? -length_ : length_);
   }
 
-  [[nodiscard]] double head_of(graph_node node) const noexcept {
-    graph_node const previous = previous_[at(node)];
-    double head = previous == no_node ? 0 : heads_[at(previous)] + of_.times[at(previous)];
-    for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k) {
-      graph_edge const edge = of_.before[at(k)];
-      head = std::max(head, heads_[at(edge.other)] + of_.times[at(edge.other)] + edge.lag);
-    }
-    return head;
-  }
-  [[nodiscard]] double tail_of(graph_node node) const noexcept {
-    graph_node const next = next_[at(node)];
-    double tail = next == no_node ? wait_behind(node) : of_.times[at(next)] + tails_[at(next)];
-    for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k) {
-      graph_edge const edge = of_.after[at(k)];
-      tail = std::max(tail, edge.lag + of_.times[at(edge.other)] + tails_[at(edge.other)]);
-    }
-    return tail;
+  //! The longest path to the start of a node, or from its end.
+  template <side Of>
+  [[nodiscard]] double path_of(graph_node node) const noexcept {
+    std::vector<double> const& paths = paths_[Of];
+    graph_node const next = beside_[Of][at(node)];
+    double path = Of == before ? 0 : wait_behind(node);
+    if (next != no_node)
+      path = of_.times[at(next)] + paths[at(next)];
+    for (auto const [other, lag] : edges<Of>().of(node))
+      path = std::max(path,
+                      Of == before ? paths[at(other)] + of_.times[at(other)] + lag
+                                   : lag + of_.times[at(other)] + paths[at(other)]);
+    return path;
   }
 
   [[nodiscard]] bool critical(graph_node node) const noexcept {
-    return heads_[at(node)] + of_.times[at(node)] + tails_[at(node)] >= length_ - rounding();
+    return end_of(node) + paths_[after][at(node)] >= length_ - rounding();
   }
   //! A longest path, one of them by chance.
   void find_path() {
     int count = 0;
     auto const add = [&](graph_node node, double ready) {
-      if (node != no_node && heads_[at(node)] <= ready + rounding() && critical(node) &&
+      if (node != no_node && start_of(node) <= ready + rounding() && critical(node) &&
           random_.below(++count) == 0)
         path_.back() = node;
     };
     path_.assign(1, no_node);
-    for (std::size_t i = 0; i < sequence_.size() && heads_[at(sequence_[i])] <= 0; ++i)
+    for (std::size_t i = 0; i < sequence_.size() && start_of(sequence_[i]) <= 0; ++i)
       add(sequence_[i], 0);
     while (count > 0) {
       graph_node const node = path_.back();
-      double const end = heads_[at(node)] + of_.times[at(node)];
       path_.push_back(no_node);
       count = 0;
-      add(next_[at(node)], end);
-      for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
-        add(of_.after[at(k)].other, end + of_.after[at(k)].lag);
+      add(beside_[after][at(node)], end_of(node));
+      for (auto const [other, lag] : of_.edges.after.of(node))
+        add(other, end_of(node) + lag);
     }
     path_.pop_back();
   }
@@ -234,19 +229,25 @@ private:
                              static_cast<std::uint32_t>(second) * 0x85ebca6bU) >>
                             20];
   }
-  [[nodiscard]] bool goes_back(block_move const& what) noexcept {
-    for (graph_node other = what.past; other != what.node;
-         other = what.up ? next_[at(other)] : previous_[at(other)])
-      if ((what.up ? forbidden_until(what.node, other) : forbidden_until(other, what.node)) >
-          steps_)
+  //! True where `pair(first, second)` is, for one of the pairs that a move brings into this order.
+  [[nodiscard]] bool any_pair(block_move const& what, auto const& pair) const noexcept {
+    std::vector<graph_node> const& beside = beside_[what.up ? after : before];
+    for (graph_node other = what.past; other != what.node; other = beside[at(other)])
+      if (what.up ? pair(what.node, other) : pair(other, what.node))
         return true;
     return false;
   }
+  [[nodiscard]] bool goes_back(block_move const& what) noexcept {
+    return any_pair(what, [&](graph_node first, graph_node second) {
+      return forbidden_until(first, second) > steps_;
+    });
+  }
   void forbid_return(block_move const& what) noexcept {
     std::int64_t const until = steps_ + 8 + random_.below(8);
-    for (graph_node other = what.past; other != what.node;
-         other = what.up ? next_[at(other)] : previous_[at(other)])
-      (what.up ? forbidden_until(other, what.node) : forbidden_until(what.node, other)) = until;
+    (void)any_pair(what, [&](graph_node first, graph_node second) {
+      forbidden_until(second, first) = until;
+      return false;
+    });
   }
 
   void link_rows() {
@@ -256,10 +257,8 @@ private:
       graph_node const node = sequence_[i];
       place_[at(node)] = static_cast<std::int32_t>(i);
       std::size_t const device = at(of_.holders[at(node)]);
-      previous_[at(node)] = last[device];
-      next_[at(node)] = no_node;
-      if (last[device] != no_node)
-        next_[at(last[device])] = node;
+      join(last[device], node);
+      beside_[after][at(node)] = no_node;
       last[device] = node;
       held_[at(node)] = held[device] + of_.taken[at(node)];
       held[device] = held_[at(node)] - of_.freed[at(node)];
@@ -267,9 +266,9 @@ private:
   }
   void time_all() {
     for (graph_node const node : sequence_)
-      heads_[at(node)] = head_of(node);
+      paths_[before][at(node)] = path_of<before>(node);
     for (auto node = sequence_.rbegin(); node != sequence_.rend(); ++node)
-      tails_[at(*node)] = tail_of(*node);
+      paths_[after][at(*node)] = path_of<after>(*node);
     find_length();
   }
   void number_places() {
@@ -279,84 +278,64 @@ private:
   void sort_by_time() {
     number_places(); // passes that take no time stay in their order
     std::sort(sequence_.begin(), sequence_.end(), [this](graph_node a, graph_node b) {
-      return heads_[at(a)] != heads_[at(b)] ? heads_[at(a)] < heads_[at(b)]
-                                            : place_[at(a)] < place_[at(b)];
+      return start_of(a) != start_of(b) ? start_of(a) < start_of(b) : place_[at(a)] < place_[at(b)];
     });
     number_places();
     since_sorted_ = 0;
   }
 
-  //! The first of at most `jumps` passes before it on its device that a pass may go before.
-  [[nodiscard]] graph_node front_of(graph_node node, int jumps) const noexcept {
-    std::int32_t lowest = -1;
-    for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k)
-      lowest = std::max(lowest, place_[at(of_.before[at(k)].other)]);
-    std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
-    std::int64_t const room = of_.room[at(of_.holders[at(node)])];
-    graph_node front = no_node;
-    for (graph_node other = previous_[at(node)]; other != no_node && jumps > 0; --jumps) {
-      if (place_[at(other)] <= lowest || held_[at(other)] + change > room)
-        break;
-      front = other;
-      other = previous_[at(other)];
-    }
-    return front;
+  //! The last of at most `jumps` passes on one side of it that a pass may go past.
+  [[nodiscard]] graph_node farthest(graph_node node, bool up, int jumps) const noexcept {
+    return up ? farthest<before>(node, jumps) : farthest<after>(node, jumps);
   }
-  //! The last of at most `jumps` passes after it on its device that a pass may go after.
-  [[nodiscard]] graph_node back_of(graph_node node, int jumps) const noexcept {
-    std::int32_t highest = of_.size();
-    for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
-      highest = std::min(highest, place_[at(of_.after[at(k)].other)]);
-    std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
+  template <side To>
+  [[nodiscard]] graph_node farthest(graph_node node, int jumps) const noexcept {
+    constexpr int sign = To == before ? 1 : -1; // of places, the more the nearer
+    std::int32_t barrier = To == before ? -1 : -of_.size();
+    for (graph_edge const& edge : edges<To>().of(node))
+      barrier = std::max(barrier, sign * place_[at(edge.other)]);
+    std::int64_t const change = sign * (of_.taken[at(node)] - of_.freed[at(node)]);
     std::int64_t const room = of_.room[at(of_.holders[at(node)])];
-    graph_node back = no_node;
-    for (graph_node other = next_[at(node)]; other != no_node && jumps > 0; --jumps) {
-      if (place_[at(other)] >= highest || held_[at(other)] - change > room)
+    graph_node found = no_node;
+    for (graph_node other = beside_[To][at(node)]; other != no_node && jumps > 0; --jumps) {
+      if (sign * place_[at(other)] <= barrier || held_[at(other)] + change > room)
         break;
-      back = other;
-      other = next_[at(other)];
+      found = other;
+      other = beside_[To][at(other)];
     }
-    return back;
+    return found;
   }
 
-  //! Takes a pass before another of its device that stands before it, or after one that stands
-  //! after it.
+  //! Makes a move.
   //! @return the longest path through the passes that it moves past. Where that is longer than
   //! `limit`, or with `keeping` false, nothing has changed.
-  double move(graph_node node, graph_node past, bool up, double limit, bool keeping = true) {
-    std::int32_t const from = place_[at(node)];
-    std::int32_t const to = place_[at(past)];
-    graph_node const previous = previous_[at(node)];
-    graph_node const next = next_[at(node)];
-    unlink(node);
-    if (up)
-      link_before(node, past);
-    else
-      link_behind(node, past);
+  double move(block_move const& what, double limit, bool keeping = true) {
+    auto const [node, past, up] = what;
+    graph_node const previous = beside_[before][at(node)];
+    graph_node const next = beside_[after][at(node)];
+    join(previous, next);
+    put(up ? beside_[before][at(past)] : past, node, up ? past : beside_[after][at(past)]);
     auto const turn = [this](std::int32_t first, std::int32_t last, bool to_the_front) {
       auto const begin = sequence_.begin() + first;
       auto const end = sequence_.begin() + last + 1;
       std::rotate(begin, to_the_front ? end - 1 : begin + 1, end);
     };
-    auto const [first, last] = std::minmax(from, to);
+    auto const [first, last] = std::minmax(place_[at(node)], place_[at(past)]);
     turn(first, last, up);
     double const path = retime(first, last, limit, keeping);
     if (path > limit || !keeping) {
       turn(first, last, !up);
-      unlink(node);
-      if (up)
-        link_behind(node, previous);
-      else
-        link_before(node, next);
+      join(beside_[before][at(node)], beside_[after][at(node)]);
+      put(previous, node, next);
       return path;
     }
     std::int64_t const change = of_.taken[at(node)] - of_.freed[at(node)];
     if (up) {
       held_[at(node)] = held_[at(past)] - of_.taken[at(past)] + of_.taken[at(node)];
-      for (graph_node other = next_[at(node)]; other != next; other = next_[at(other)])
+      for (graph_node other = past; other != next; other = beside_[after][at(other)])
         held_[at(other)] += change;
     } else {
-      for (graph_node other = next; other != node; other = next_[at(other)])
+      for (graph_node other = next; other != node; other = beside_[after][at(other)])
         held_[at(other)] -= change;
       held_[at(node)] = held_[at(past)] - of_.freed[at(past)] + of_.taken[at(node)];
     }
@@ -364,29 +343,16 @@ private:
     return path;
   }
 
-  void unlink(graph_node node) noexcept {
-    graph_node const before = previous_[at(node)];
-    graph_node const behind = next_[at(node)];
-    if (before != no_node)
-      next_[at(before)] = behind;
-    if (behind != no_node)
-      previous_[at(behind)] = before;
+  //! Makes two passes neighbours on their device; either may be no pass.
+  void join(graph_node first, graph_node second) noexcept {
+    if (first != no_node)
+      beside_[after][at(first)] = second;
+    if (second != no_node)
+      beside_[before][at(second)] = first;
   }
-  void link_before(graph_node node, graph_node behind) noexcept {
-    graph_node const before = previous_[at(behind)];
-    previous_[at(node)] = before;
-    next_[at(node)] = behind;
-    previous_[at(behind)] = node;
-    if (before != no_node)
-      next_[at(before)] = node;
-  }
-  void link_behind(graph_node node, graph_node before) noexcept {
-    graph_node const behind = next_[at(before)];
-    previous_[at(node)] = before;
-    next_[at(node)] = behind;
-    next_[at(before)] = node;
-    if (behind != no_node)
-      previous_[at(behind)] = node;
+  void put(graph_node first, graph_node node, graph_node second) noexcept {
+    join(first, node);
+    join(node, second);
   }
 
   //! Times the places `first` to `last` anew, up to a path longer than `limit`. With that, or with
@@ -398,112 +364,81 @@ private:
     // The places are still those from before the move: after `last` they hold.
     for (; timed <= last && longest <= limit; ++timed) {
       graph_node const node = sequence_[at(timed)];
-      saved_[at(timed)] = heads_[at(node)];
-      double const head = head_of(node);
-      heads_[at(node)] = head;
-      double const end = head + of_.times[at(node)];
-      graph_node const next = next_[at(node)];
+      saved_[at(timed)] = start_of(node);
+      paths_[before][at(node)] = path_of<before>(node);
+      double const end = end_of(node);
+      graph_node const next = beside_[after][at(node)];
       double path = end;
       if (next == no_node)
         path += wait_behind(node);
       else if (place_[at(next)] > last)
-        path += of_.times[at(next)] + tails_[at(next)];
+        path += of_.times[at(next)] + paths_[after][at(next)];
       else
         path = -std::numeric_limits<double>::max();
-      for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k) {
-        graph_edge const edge = of_.after[at(k)];
-        if (place_[at(edge.other)] > last)
-          path =
-            std::max(path, end + edge.lag + of_.times[at(edge.other)] + tails_[at(edge.other)]);
-      }
+      for (auto const [other, lag] : of_.edges.after.of(node))
+        if (place_[at(other)] > last)
+          path = std::max(path, end + lag + of_.times[at(other)] + paths_[after][at(other)]);
       longest = std::max(longest, path);
     }
     if (longest > limit || !keeping)
       while (--timed >= first)
-        heads_[at(sequence_[at(timed)])] = saved_[at(timed)];
+        paths_[before][at(sequence_[at(timed)])] = saved_[at(timed)];
     return longest;
   }
 
   //! Brings places, times and paths of all others up to date.
   void keep(std::int32_t first, std::int32_t last) {
-    std::int32_t reach = last;
     for (std::int32_t i = first; i <= last; ++i)
       place_[at(sequence_[at(i)])] = i;
-    auto const mark_after = [&](graph_node node) {
-      auto const mark = [&](graph_node other) {
-        marked_[at(other)] = 1;
-        reach = std::max(reach, place_[at(other)]);
-      };
-      if (next_[at(node)] != no_node)
-        mark(next_[at(node)]);
-      for (std::int32_t k = first_after(node); k < first_after(node + 1); ++k)
-        mark(of_.after[at(k)].other);
-    };
-    for (std::int32_t i = first; i <= last; ++i)
-      mark_after(sequence_[at(i)]);
-    for (std::int32_t i = first; i <= reach; ++i) {
-      graph_node const node = sequence_[at(i)];
-      if (marked_[at(node)] == 0)
-        continue;
-      marked_[at(node)] = 0;
-      double const head = head_of(node);
-      if (i > last && head != heads_[at(node)]) {
-        heads_[at(node)] = head;
-        mark_after(node);
-      }
-    }
-    std::int32_t least = first;
-    auto const mark_before = [&](graph_node node) {
-      auto const mark = [&](graph_node other) {
-        marked_[at(other)] = 1;
-        least = std::min(least, place_[at(other)]);
-      };
-      if (previous_[at(node)] != no_node)
-        mark(previous_[at(node)]);
-      for (std::int32_t k = first_before(node); k < first_before(node + 1); ++k)
-        mark(of_.before[at(k)].other);
-    };
-    for (std::int32_t i = last; i >= first; --i) {
-      graph_node const node = sequence_[at(i)];
-      marked_[at(node)] = 0;
-      tails_[at(node)] = tail_of(node);
-      mark_before(node);
-    }
-    for (std::int32_t i = first - 1; i >= least; --i) {
-      graph_node const node = sequence_[at(i)];
-      if (marked_[at(node)] == 0)
-        continue;
-      marked_[at(node)] = 0;
-      double const tail = tail_of(node);
-      if (tail != tails_[at(node)]) {
-        tails_[at(node)] = tail;
-        mark_before(node);
-      }
-    }
+    spread<before>(first, last);
+    spread<after>(last, first);
     find_length();
+  }
+  //! Finds the paths of the places `from` to `to`, and of all whose paths go through them.
+  template <side Of>
+  void spread(std::int32_t from, std::int32_t to) {
+    constexpr side others = Of == before ? after : before;
+    constexpr int step = Of == before ? 1 : -1;
+    std::int32_t end = to;
+    auto const mark = [&](graph_node other) {
+      marked_[at(other)] = 1;
+      end = step * std::max(step * end, step * place_[at(other)]);
+    };
+    for (std::int32_t i = from; step * i <= step * end; i += step) {
+      graph_node const node = sequence_[at(i)];
+      bool const inside = step * i <= step * to;
+      if (!inside && marked_[at(node)] == 0)
+        continue;
+      marked_[at(node)] = 0;
+      double const path = path_of<Of>(node);
+      if (!inside && path == paths_[Of][at(node)])
+        continue;
+      paths_[Of][at(node)] = path;
+      if (graph_node const next = beside_[others][at(node)]; next != no_node)
+        mark(next);
+      for (graph_edge const& edge : edges<others>().of(node))
+        mark(edge.other);
+    }
   }
   void find_length() {
     // The last passes of all devices are near the end of the sequence.
     length_ = -std::numeric_limits<double>::max();
     int left = of_.devices;
     for (auto at_end = sequence_.rbegin(); at_end != sequence_.rend() && left > 0; ++at_end)
-      if (next_[at(*at_end)] == no_node) {
+      if (beside_[after][at(*at_end)] == no_node) {
         --left;
-        length_ =
-          std::max(length_, heads_[at(*at_end)] + of_.times[at(*at_end)] + wait_behind(*at_end));
+        length_ = std::max(length_, end_of(*at_end) + wait_behind(*at_end));
       }
   }
 
   order_graph const& of_;
   random_numbers random_;
   std::vector<graph_node> sequence_;
-  std::vector<std::int32_t> place_;    // by node: where it is in the sequence
-  std::vector<std::int32_t> previous_; // by node: on its device
-  std::vector<std::int32_t> next_;
-  std::vector<std::int64_t> held_; // by node: what its device holds while it runs
-  std::vector<double> heads_;      // by node: when it starts
-  std::vector<double> tails_;      // by node: the longest path after its end
-  std::vector<double> saved_;      // by place
+  std::vector<std::int32_t> place_;   // by node: where it is in the sequence
+  std::vector<graph_node> beside_[2]; // by side and node: on its device
+  std::vector<std::int64_t> held_;    // by node: what its device holds while it runs
+  std::vector<double> paths_[2];      // by node: when it starts, and the longest path after its end
+  std::vector<double> saved_;         // by place
   std::vector<std::uint8_t> marked_;
   std::vector<graph_node> path_;               // a longest one
   std::vector<std::int64_t> forbidden_until_ = // by pair, see there

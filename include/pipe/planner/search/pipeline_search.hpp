@@ -12,7 +12,6 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
-#include <pipe/planner/search/bounds.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 #include <pipe/planner/search/order_search.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -59,11 +58,8 @@ struct found_pipeline {
   std::size_t start = 0;   //!< of the orders given, the one that it comes from
   bool own_order = false;  //!< whether its order was searched, not given
   double makespan = 0;     //!< of the table
-  double best_given = 0;   //!< the least makespan of a given order with the best cut tried for it
   double excess = 0;       //!< bytes beyond the memory of a device; above 0 where nothing fits
   double bound = 0;        //!< no cut, placement and order takes less
-  double order_bound = 0;  //!< no order of this cut and placement takes less
-  bool all_cuts = false;   //!< whether every cut of every given order was tried
   std::int64_t looks = 0;  //!< pipelines that were looked at
 
   //! True when nothing that fits takes less.
@@ -93,41 +89,64 @@ struct tried_pipeline {
 
 //! Simulates pipelines and remembers the best, until the bound is met or the watcher has enough.
 template <layered_model Model, class Watch>
-struct pipeline_trials {
-  Model const& model;
-  double bound; //!< no pipeline takes less
-  Watch const& watch;
-  tried_pipeline best{};
-  std::int64_t looks = 0;
-  bool going = true; //!< false at the end of the search
+class pipeline_walk {
+public:
+  pipeline_walk(Model const& model,
+                std::span<device_orders const> starts,
+                found_pipeline::options const& options,
+                Watch const& watch)
+      : model_(model), starts_(starts), options_(options), watch_(watch), random_{options.seed} {
+    for (device_orders const& each : starts)
+      bound_ = std::min(bound_, double{model.least_time(each.over)});
+  }
 
-  //! Simulates one and keeps it where it is the best so far.
-  void look(tried_pipeline& one) {
-    going = going && (looks == 0 || goes_on()); // something is always found
-    if (!going)
-      return;
-    ++looks;
-    pipeline_view const over = one.orders.over;
-    auto const costs = model.costs(over, one.how);
-    one.makespan = std::numeric_limits<double>::infinity();
-    one.excess = one.makespan;
-    if (best.excess == 0 && least_work(over, costs) >= best.makespan)
-      return;
-    dynamic_timetable const table = simulate(one.orders, costs);
-    one.makespan = makespan(table);
-    one.excess = std::max(0.0, double{model.excess(table, one.how)});
-    if (one.better_than(best))
-      best = one;
-    going = best.makespan > bound * (1 + 1e-12) || best.excess > 0;
-  }
-  [[nodiscard]] bool goes_on() const {
-    return watch(found_pipeline::progress{looks, best_time(), bound});
-  }
-  [[nodiscard]] double best_time() const noexcept {
-    return best.excess > 0 ? std::numeric_limits<double>::infinity() : best.makespan;
+  [[nodiscard]] found_pipeline run() {
+    std::vector<int> places(static_cast<std::size_t>(starts_.front().over.extents.devices));
+    std::iota(places.begin(), places.end(), 0);
+    std::vector<tried_pipeline> tried;
+    for (std::size_t i = 0; i < starts_.size(); ++i) {
+      tried.push_back({i, starts_[i], false, {model_.start(starts_[i].over, places), places}});
+      look(tried.back());
+    }
+    detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
+    for (tried_pipeline& each : tried)
+      cut_anew(each);
+    detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
+    for (std::size_t i = 0; i < std::min<std::size_t>(tried.size(), 4); ++i)
+      tune(tried[i]);
+    for (int round = 0; round < options_.rounds && going_; ++round) {
+      tried_pipeline other = best_;
+      shake(other);
+      tune(other);
+    }
+    return result();
   }
 
 private:
+  //! Simulates one and keeps it where it is the best so far.
+  void look(tried_pipeline& one) {
+    going_ = going_ && (looks_ == 0 || goes_on()); // something is always found
+    if (!going_)
+      return;
+    ++looks_;
+    pipeline_view const over = one.orders.over;
+    auto const costs = model_.costs(over, one.how);
+    one.makespan = std::numeric_limits<double>::infinity();
+    one.excess = one.makespan;
+    if (best_.excess == 0 && least_work(over, costs) >= best_.makespan)
+      return;
+    dynamic_timetable const table = simulate(one.orders, costs);
+    one.makespan = makespan(table);
+    one.excess = std::max(0.0, double{model_.excess(table, one.how)});
+    if (one.better_than(best_))
+      best_ = one;
+    going_ = best_.makespan > bound_ * (1 + 1e-12) || best_.excess > 0;
+  }
+  [[nodiscard]] bool goes_on() const {
+    double const none = std::numeric_limits<double>::infinity();
+    return watch_(
+      found_pipeline::progress{looks_, best_.excess > 0 ? none : best_.makespan, bound_});
+  }
   //! The work of the busiest device, where every microbatch takes the same way.
   [[nodiscard]] static double least_work(pipeline_view const& over, auto const& costs) {
     shape const& extents = over.extents;
@@ -149,92 +168,40 @@ private:
           }
     return *std::max_element(work.begin(), work.end());
   }
-};
-
-template <layered_model Model, class Watch>
-class pipeline_walk {
-public:
-  pipeline_walk(Model const& model,
-                std::span<device_orders const> starts,
-                found_pipeline::options const& options,
-                Watch const& watch)
-      : model_(model), starts_(starts),
-        options_(options), random_{options.seed}, trials_{model, least_of(model, starts), watch} {}
-
-  [[nodiscard]] found_pipeline run() {
-    std::vector<int> places(static_cast<std::size_t>(starts_.front().over.extents.devices));
-    std::iota(places.begin(), places.end(), 0);
-    bool all_cuts = true;
-    std::vector<tried_pipeline> tried;
-    for (std::size_t i = 0; i < starts_.size(); ++i) {
-      tried.push_back({i, starts_[i], false, {model_.start(starts_[i].over, places), places}});
-      trials_.look(tried.back());
-    }
-    detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
-    for (tried_pipeline& each : tried)
-      all_cuts = cut_anew(each) && all_cuts;
-    double const best_given = trials_.best_time();
-    detail::sort_stably(tried, [](auto const& a, auto const& b) { return a.better_than(b); });
-    for (std::size_t i = 0; i < std::min<std::size_t>(tried.size(), 4); ++i)
-      tune(tried[i]);
-    for (int round = 0; round < options_.rounds && trials_.going; ++round) {
-      tried_pipeline other = trials_.best;
-      shake(other);
-      tune(other);
-    }
-    return result(best_given, all_cuts);
-  }
-
-private:
-  [[nodiscard]] static double least_of(Model const& model, std::span<device_orders const> starts) {
-    double bound = std::numeric_limits<double>::infinity();
-    for (device_orders const& each : starts)
-      bound = std::min(bound, double{model.least_time(each.over)});
-    return bound;
-  }
 
   //! The best cut of an order, of few devices that differ at all places.
-  //! @return whether all were tried
-  bool cut_anew(tried_pipeline& one) {
-    tried_pipeline best = one;
+  void cut_anew(tried_pipeline& one) {
     tried_pipeline other = one;
-    bool all = true;
-    bool more = true;
-    while (more) {
-      auto const look_at = [&](std::vector<int> const& cut) {
-        other.how.cut = cut;
-        trials_.look(other);
-        bool const better = other.better_than(best);
-        if (better)
-          best = other;
-        return better;
-      };
-      all = try_cuts(model_.layers(),
-                     one.orders.over.extents.stages(),
-                     options_.most_cuts,
-                     look_at,
-                     [&] { return model_.start(one.orders.over, other.how.places); }) &&
-            all;
-      bool const few = other.how.places.size() <= 4;
-      all = all && (few || model_.equal_devices());
-      more = few && !model_.equal_devices() && trials_.going &&
-             std::next_permutation(other.how.places.begin(), other.how.places.end());
-    }
-    one = std::move(best);
-    return all && trials_.going;
+    bool const at_all_places = other.how.places.size() <= 4 && !model_.equal_devices();
+    do
+      try_cuts(
+        model_.layers(),
+        one.orders.over.extents.stages(),
+        options_.most_cuts,
+        [&](std::vector<int> const& cut) {
+          other.how.cut = cut;
+          look(other);
+          bool const better = other.better_than(one);
+          if (better)
+            one = other;
+          return better;
+        },
+        [&] { return model_.start(one.orders.over, other.how.places); });
+    while (at_all_places && going_ &&
+           std::next_permutation(other.how.places.begin(), other.how.places.end()));
   }
 
   //! Changes order, cut and places in turn as long as one of them helps.
   void tune(tried_pipeline& one) {
-    trials_.look(one);
-    for (bool better = true; better && trials_.going;) {
+    look(one);
+    for (bool better = true; better && going_;) {
       better = order_anew(one); // first, or a changed cut would go back to the one its order is for
       better = move_layers(one) || better;
       better = change_places(one) || better;
     }
   }
   bool take(tried_pipeline& one, tried_pipeline&& other) {
-    trials_.look(other);
+    look(other);
     if (!other.better_than(one))
       return false;
     one = std::move(other);
@@ -260,7 +227,7 @@ private:
       std::vector<int> const holders = holders_of(over, from);
       bool const mine =
         one.excess > 0 || std::find(holders.begin(), holders.end(), worst) != holders.end();
-      for (int to = 0; mine && to < over.extents.stages() && trials_.going; ++to) {
+      for (int to = 0; mine && to < over.extents.stages() && going_; ++to) {
         tried_pipeline other = one;
         other.how.cut = cut;
         if (to == from || cut[static_cast<std::size_t>(from)] < 1)
@@ -279,7 +246,7 @@ private:
     bool better = false;
     std::vector<int> const places = one.how.places;
     for (std::size_t i = 0; i < places.size(); ++i)
-      for (std::size_t j = i + 1; j < places.size() && trials_.going; ++j) {
+      for (std::size_t j = i + 1; j < places.size() && going_; ++j) {
         tried_pipeline other = one;
         other.how.places = places;
         std::swap(other.how.places[i], other.how.places[j]);
@@ -300,25 +267,21 @@ private:
     int peak = 1;
     for (int device = 0; device < over.extents.devices; ++device)
       peak = std::max(peak, peak_activation_chunks(table, device));
-    bool better = false;
     for (int const limit : {unlimited, peak + over.extents.chunks, peak}) {
-      found_order found =
-        search_order(std::span<device_orders const>(&one.orders, 1),
-                     costs,
-                     {.memory_limit = limit,
-                      .split_backward = options_.split_backward,
-                      .seed = random_.next(),
-                      .most_moves = options_.order_moves},
-                     [this](found_order::progress const&) { return trials_.goes_on(); });
+      found_order found = search_order(std::span<device_orders const>(&one.orders, 1),
+                                       costs,
+                                       {.memory_limit = limit,
+                                        .split_backward = options_.split_backward,
+                                        .seed = random_.next(),
+                                        .most_moves = options_.order_moves},
+                                       [this](found_order::progress const&) { return goes_on(); });
       tried_pipeline other = one;
       other.own_order = true;
       other.orders = {found.table.over, found.table.passes, found.table.offsets};
-      if (take(one, std::move(other))) {
-        better = true;
-        break;
-      }
+      if (take(one, std::move(other)))
+        return true;
     }
-    return better;
+    return false;
   }
   //! Some layers and devices change places by chance.
   void shake(tried_pipeline& one) {
@@ -338,33 +301,30 @@ private:
               one.how.places[static_cast<std::size_t>(random_.below(devices))]);
   }
 
-  [[nodiscard]] found_pipeline result(double best_given, bool all_cuts) const {
-    found_pipeline found;
-    tried_pipeline const& best = trials_.best;
-    pipeline_view const over = best.orders.over;
-    auto const costs = model_.costs(over, best.how);
-    found.table = simulate(best.orders, costs);
+  [[nodiscard]] found_pipeline result() const {
+    found_pipeline found{.table =
+                           simulate(best_.orders, model_.costs(best_.orders.over, best_.how)),
+                         .how = best_.how,
+                         .start = best_.start,
+                         .own_order = best_.own_order,
+                         .makespan = best_.makespan,
+                         .excess = best_.excess,
+                         .bound = bound_,
+                         .looks = looks_};
     if (report const verdict = verify(found.table); !verdict)
-      throw std::logic_error("search_pipeline: " + describe(verdict, over));
-    found.how = best.how;
-    found.start = best.start;
-    found.own_order = best.own_order;
-    found.makespan = best.makespan;
-    found.best_given = best_given;
-    found.excess = best.excess;
-    found.bound = trials_.bound;
-    if (over.first_units == nullptr && all_go_back(over))
-      found.order_bound = least_times(over, costs, {.pairs = true}).makespan.least();
-    found.all_cuts = all_cuts;
-    found.looks = trials_.looks;
+      throw std::logic_error("search_pipeline: " + describe(verdict, best_.orders.over));
     return found;
   }
 
   Model const& model_;
   std::span<device_orders const> starts_;
   found_pipeline::options const& options_;
+  Watch const& watch_;
   random_numbers random_;
-  pipeline_trials<Model, Watch> trials_;
+  tried_pipeline best_{};
+  double bound_ = std::numeric_limits<double>::infinity(); // no pipeline takes less
+  std::int64_t looks_ = 0;
+  bool going_ = true; // false at the end of the search
 };
 
 } // namespace detail
@@ -388,11 +348,11 @@ private:
 //! @complexity O(n) for each look at n passes, besides what `search_order` takes.
 //! @source own derivation after the structure of AdaPtis (arXiv:2509.23722), which tunes partition,
 //! placement and schedule in turn from the worst device.
-template <layered_model Model, class Watch>
+template <layered_model Model, class Watch = detail::unwatched>
 [[nodiscard]] found_pipeline search_pipeline(Model const& model,
                                              std::span<device_orders const> starts,
-                                             found_pipeline::options const& options,
-                                             Watch const& watch) {
+                                             found_pipeline::options const& options = {},
+                                             Watch const& watch = {}) {
   if (starts.empty())
     throw std::invalid_argument("search_pipeline: give at least one order to start from");
   for (device_orders const& each : starts)
@@ -401,14 +361,6 @@ template <layered_model Model, class Watch>
       throw std::invalid_argument("search_pipeline: the orders to start from must have as many "
                                   "devices and microbatches each");
   return detail::pipeline_walk<Model, Watch>(model, starts, options, watch).run();
-}
-
-//! @brief The same, without anybody who watches.
-[[nodiscard]] found_pipeline search_pipeline(layered_model auto const& model,
-                                             std::span<device_orders const> starts,
-                                             found_pipeline::options const& options = {}) {
-  return search_pipeline(
-    model, starts, options, [](found_pipeline::progress const&) { return true; });
 }
 
 } // namespace pipelining::inline v0_3

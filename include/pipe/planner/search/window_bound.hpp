@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -185,16 +184,12 @@ least_in_windows(pipeline_view const& over, cost_model auto const& cost, int lim
   if (!has_windows(over, cost) ||
       extents.devices * extents.microbatches * held * held * held > most_work)
     return 0;
-  std::span<double const> const links = checked_links(cost, extents.devices);
+  (void)checked_links(cost, extents.devices);
   auto const time = [&](role is, int stage) {
     return double{cost.duration(row_writer::make(training.kind_with(is), stage, 0))};
   };
   auto const message = [&](int from, int to) {
-    return message_time(links.empty() ? nullptr : links.data(),
-                        extents.devices,
-                        cost.latency(),
-                        device_of(over, from),
-                        device_of(over, to));
+    return message_time(cost, extents.devices, device_of(over, from), device_of(over, to));
   };
   double least = 0;
   for (int stage = 0; stage < extents.stages(); ++stage)

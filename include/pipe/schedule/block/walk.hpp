@@ -51,19 +51,14 @@ public:
                       int device,
                       direction way,
                       microbatch_groups const& cut,
-                      int chunk_group = 0) noexcept
-      : chunk_step_(way == direction::forward ? 1 : -1),
-        stage_(way == direction::forward ? device : last_stage(extents, device)),
-        first_stage_(stage_),
-        last_stage_(way == direction::forward ? last_stage(extents, device) : device),
-        stage_step_(way == direction::forward ? extents.devices : -extents.devices),
-        start_chunk_(way == direction::forward ? 0 : extents.chunks - 1),
-        end_chunk_(way == direction::forward ? extents.chunks - 1 : 0),
-        chunk_group_(chunk_group > 0 ? chunk_group : extents.chunks), smaller_group_(cut.size),
-        larger_groups_(cut.larger), microbatches_(extents.microbatches) {
+                      int chunk_group) noexcept
+      : stages_(
+          way, device, device + (extents.stages_per_device - 1) * extents.devices, extents.devices),
+        chunks_(way, 0, extents.chunks - 1, 1),
+        chunk_group_(chunk_group > 0 ? chunk_group : extents.chunks), cut_(cut),
+        microbatches_(extents.microbatches), stage_(stages_.first) {
     enter_next_group();
   }
-
   //! The pass of this kind on the unit; goes to the next unit.
   [[nodiscard]] constexpr pass take(pass_kind kind) noexcept {
     // The way that most passes take, without a further call: compilers come here for every pass.
@@ -73,64 +68,62 @@ public:
                     static_cast<std::uint16_t>(microbatch_),
                     static_cast<std::uint16_t>(chunk_)};
     if (chunk_ != last_chunk_)
-      chunk_ += chunk_step_;
+      chunk_ += chunks_.step;
     else
       enter_next_microbatch();
     return what;
   }
 
 private:
+  //! Numbers from the first to the last, up on forward walks and down on backward walks.
+  struct range {
+    int first;
+    int last;
+    int step;
+
+    constexpr range(direction way, int least, int most, int apart) noexcept
+        : first(way == direction::forward ? least : most),
+          last(way == direction::forward ? most : least),
+          step(way == direction::forward ? apart : -apart) {}
+  };
+
   constexpr void enter_next_microbatch() noexcept {
     chunk_ = first_chunk_;
-    ++microbatch_;
-    if (microbatch_ != group_end_)
+    if (++microbatch_ != group_end_)
       return;
     microbatch_ = group_begin_;
-    if (stage_ != last_stage_) {
-      stage_ += stage_step_;
+    if (stage_ != stages_.last) {
+      stage_ += stages_.step;
       return;
     }
-    stage_ = first_stage_;
-    if (last_chunk_ != end_chunk_)
-      enter_chunks(last_chunk_ + chunk_step_);
+    stage_ = stages_.first;
+    if (last_chunk_ != chunks_.last)
+      enter_chunks(last_chunk_ + chunks_.step);
     else
       enter_next_group();
   }
-
-  [[nodiscard]] static constexpr int last_stage(shape const& extents, int device) noexcept {
-    return device + (extents.stages_per_device - 1) * extents.devices;
-  }
   constexpr void enter_next_group() noexcept {
-    group_begin_ = group_end_;
-    group_end_ =
-      std::min(group_end_ + smaller_group_ + (larger_groups_ > 0 ? 1 : 0), microbatches_);
-    --larger_groups_;
-    microbatch_ = group_begin_;
-    enter_chunks(start_chunk_);
+    microbatch_ = group_begin_ = group_end_;
+    group_end_ = std::min(group_end_ + cut_.size + (cut_.larger-- > 0 ? 1 : 0), microbatches_);
+    enter_chunks(chunks_.first);
   }
   constexpr void enter_chunks(int first) noexcept {
-    first_chunk_ = first;
-    last_chunk_ = first + (chunk_group_ - 1) * chunk_step_;
-    chunk_ = first;
+    chunk_ = first_chunk_ = first;
+    last_chunk_ = first + (chunk_group_ - 1) * chunks_.step;
   }
 
-  int chunk_ = 0;
-  int last_chunk_ = 0; // of a group
-  int chunk_step_;
+  range stages_;
+  range chunks_; // of a microbatch
+  int chunk_group_;
+  microbatch_groups cut_; // larger: still to come
+  int microbatches_;
   int stage_;
   int microbatch_ = 0;
+  int chunk_ = 0;
   int first_chunk_ = 0; // of a group
-  int group_end_ = 0;
+  int last_chunk_ = 0;
   int group_begin_ = 0;
-  int first_stage_;
-  int last_stage_;
-  int stage_step_;
-  int start_chunk_; // of a microbatch
-  int end_chunk_;
-  int chunk_group_;
-  int smaller_group_;
-  int larger_groups_; // still to come
-  int microbatches_;
+  int group_end_ = 0;
 };
 
 //! 1F1B and what grows out of it: forward passes of the warm-up, then one forward and one

@@ -12,6 +12,7 @@
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
@@ -205,77 +206,63 @@ struct hidden_share {
   }
 };
 
-//! A copy of a device, and the pass that it is about.
-struct planned_copy {
-  double at;
-  pass forward;
-  std::size_t number; // of those of one time, the first made goes first
-};
-
-//! The number of a pass among those of its kind.
-[[nodiscard]] inline std::size_t number_of(pipeline_view const& over, pass const& what) noexcept {
-  return static_cast<std::size_t>(what.stage * over.units() + over.unit_of(what));
-}
-
-//! The activations of a device that a forward pass keeps and a backward reads.
+//! The activations of a device that a forward pass keeps and a backward reads, in the order made.
+//! @param entries those of the table
 [[nodiscard]] inline std::vector<offload::idle_activation>
-idle_activations(timetable_view const& table, int device) {
+idle_activations(timetable_view const& table, std::vector<int> const& entries, int device) {
   std::vector<offload::idle_activation> result;
-  shape const& extents = table.over.extents;
-  std::vector<int> number(static_cast<std::size_t>(extents.stages() * table.over.units()), -1);
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
     pass what = table.passes[i];
-    bool const reads = what.kind == pass_kind::backward || what.kind == pass_kind::backward_input;
-    if (what.kind != pass_kind::forward && !reads)
+    if (what.kind != pass_kind::forward)
       continue;
-    what.kind = pass_kind::forward;
     what.overlapped = false;
-    int& index = number[number_of(table.over, what)];
-    if (!reads) {
-      index = static_cast<int>(result.size());
-      result.push_back({what, table.ends[i] - table.starts[i], table.ends[i]});
-    } else if (index >= 0) {
-      result[static_cast<std::size_t>(index)].needed = table.starts[i];
-      result[static_cast<std::size_t>(index)].backward = table.ends[i] - table.starts[i];
+    result.push_back({what, table.ends[i] - table.starts[i], table.ends[i]});
+    what.kind = pass_kind::backward; // or its half for the input
+    int const reader = entries[static_cast<std::size_t>(pass_index(table.over, what))];
+    if (reader >= 0) {
+      result.back().needed = table.starts[reader];
+      result.back().backward = table.ends[reader] - table.starts[reader];
     }
   }
   return result;
 }
 
+//! A copy of a device, and the pass that it is about.
+struct planned_copy {
+  double at;
+  pass forward;
+};
+
 //! Writes the three rows of a device: its passes with requests among them, and the copies.
+//! @param all its activations, in the order made
 inline void write_offloaded(timetable_view const& table,
                             int device,
                             std::vector<offload::idle_activation> const& all,
                             row_writer* rows) {
   std::vector<planned_copy> out;
   std::vector<planned_copy> in;
-  shape const& extents = table.over.extents;
-  std::vector<char> moves(static_cast<std::size_t>(extents.stages() * table.over.units()));
   for (offload::idle_activation const& one : all)
     if (one.moves) {
-      moves[number_of(table.over, one.forward)] = 1;
-      out.push_back({one.leaves, one.forward, out.size()});
-      in.push_back({one.returns, one.forward, in.size()});
+      out.push_back({one.leaves, one.forward});
+      in.push_back({one.returns, one.forward});
     }
-  auto const earlier = [](planned_copy const& a, planned_copy const& b) {
-    return a.at != b.at ? a.at < b.at : a.number < b.number;
-  };
-  std::sort(out.begin(), out.end(), earlier);
-  std::sort(in.begin(), in.end(), earlier);
+  auto const earlier = [](planned_copy const& a, planned_copy const& b) { return a.at < b.at; };
+  sort_stably(out, earlier);
+  sort_stably(in, earlier);
   auto const push = [](row_writer& row, pass what, pass_kind kind) {
     what.kind = kind;
     row.push(what);
   };
   std::size_t asked = 0;
+  auto made = all.begin();
   for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-    pass what = table.passes[i];
+    pass const& what = table.passes[i];
     // A request stands after the pass that is under way when the copy is due. The slot ends a
     // backward before it must, so the copy is still in time.
     while (asked < in.size() && table.starts[i] >= in[asked].at && !what.overlapped)
       push(rows[device], in[asked++].forward, pass_kind::copy_request);
-    if (what.kind == pass_kind::forward && moves[number_of(table.over, what)] != 0)
-      what.kind = pass_kind::offloaded_forward;
-    rows[device].push(what);
+    bool const moves = what.kind == pass_kind::forward && (made++)->moves;
+    push(rows[device], what, moves ? pass_kind::offloaded_forward : what.kind);
   }
   int const devices = table.over.extents.devices;
   for (planned_copy const& one : out)
@@ -314,8 +301,9 @@ struct with_offload {
     dynamic_timetable const plain =
       make_timetable(of, {extents.devices, extents.microbatches}, cost);
     timetable_view const table = plain;
+    std::vector<int> const entries = detail::entries_of(table);
     for (int device = 0; device < extents.devices; ++device) {
-      std::vector<offload::idle_activation> all = detail::idle_activations(table, device);
+      std::vector<offload::idle_activation> all = detail::idle_activations(table, entries, device);
       for (offload::idle_activation& one : all) {
         pass copied = one.forward;
         copied.kind = pass_kind::copy_out;

@@ -44,15 +44,11 @@ template <class Needs, class Keeps>
   struct latest {
     int visit = -1;
     pass last{};
-    std::size_t group = 0; // in which it stands, by the first entry
+    std::size_t group = 0; // of passes that start together: the entry of the first
   };
   std::vector<stage_visit> result;
   std::vector<latest> of(static_cast<std::size_t>(stage_count));
-  struct visited_stage {
-    int which;
-    std::size_t group;
-  };
-  std::vector<visited_stage> visited; // the latest last
+  std::vector<int> visited; // stages
   for (std::size_t first = 0; first < row.size();) {
     std::size_t end = first + 1;
     while (end < row.size() && row[end].overlapped)
@@ -63,27 +59,23 @@ template <class Needs, class Keeps>
       pass what = row[i];
       what.overlapped = false;
       latest& mine = of[what.stage];
-      int others = 0;
-      for (auto other = visited.rbegin(); other != visited.rend() && other->group > mine.group;
-           ++other)
-        others += other->which != what.stage ? 1 : 0;
-      if (mine.visit < 0 || (others >= resident && !keeps(mine.last, what))) {
+      auto const others = std::count_if(visited.begin(), visited.end(), [&](int other) {
+        return of[static_cast<std::size_t>(other)].group > mine.group;
+      });
+      if (mine.visit < 0)
+        visited.push_back(what.stage);
+      if (mine.visit < 0 ||
+          (result[static_cast<std::size_t>(mine.visit)].end != static_cast<int>(end) &&
+           others >= resident && !keeps(mine.last, what))) {
         mine.visit = static_cast<int>(result.size());
         result.push_back({what, static_cast<int>(first), 0});
       }
       result[static_cast<std::size_t>(mine.visit)].end = static_cast<int>(end);
       mine.last = what;
-      mine.group = first;
     }
-    for (std::size_t i = first; i < end; ++i)
-      if (needs(row[i])) {
-        int const stage = row[i].stage;
-        visited.erase(std::remove_if(visited.begin(),
-                                     visited.end(),
-                                     [&](visited_stage const& one) { return one.which == stage; }),
-                      visited.end());
-        visited.push_back({stage, first});
-      }
+    for (std::size_t i = first; i < end; ++i) // what starts together knows nothing of each other
+      if (needs(row[i]))
+        of[row[i].stage].group = first;
     first = end;
   }
   return result;

@@ -15,14 +15,17 @@
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
+#include <pipe/timetable/metrics.hpp>
 #include <pipe/timetable/simulate.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <stdexcept>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -31,218 +34,145 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! A row of such an order. Passes of each kind go by microbatch; those after the last are left
-//! out.
-class vocabulary_row {
-public:
-  vocabulary_row(shape const& extents, int device, row_writer& row)
-      : devices_(extents.devices), microbatches_(extents.microbatches), device_(device), row_(row) {
-  }
+//! A row of such an order around 1F1B. Passes of each kind go by microbatch; those after the last
+//! are left out.
+struct vocabulary_row {
+  int devices;
+  int microbatches;
+  int device;
+  row_writer& out;
+  int counts[flow::most_kinds]{}; //!< passes so far
 
-  void embed() { push(pass_kind::embed, 0, embedded); }
-  void embed_gradient() { push(pass_kind::embed_gradient, 0, returned); }
-  void forward() { push(pass_kind::forward, 1, forwards); }
-  void backward() { push(pass_kind::backward, 1, backwards); }
-  void logits() { push(pass_kind::logits, 2, made); }
-  void logits_gradient() { push(pass_kind::logits_gradient, 2, gradients); }
-
-  // How many there are so far.
-  int embedded = 0;
-  int forwards = 0;
-  int made = 0; // logits
-  int gradients = 0;
-  int backwards = 0;
-  int returned = 0;
-
-private:
-  void push(pass_kind kind, int stage_of_device, int& count) {
-    if (count < microbatches_)
-      row_.push(row_writer::make(kind, stage_of_device * devices_ + device_, count++));
-  }
-
-  int devices_;
-  int microbatches_;
-  int device_;
-  row_writer& row_;
-};
-
-//! The published order around 1F1B, row by row.
-class vocabulary_1f1b {
-public:
-  vocabulary_1f1b(shape const& extents, cost_model auto const& cost, int barriers)
-      : devices_(extents.devices), microbatches_(extents.microbatches), further_(barriers - 1),
-        behind_forward_(static_cast<std::size_t>(devices_)),
-        steps_ahead_(static_cast<std::size_t>(devices_)) {
-    double forward = 0;
-    double backward = 0;
-    for (int stage = devices_; stage < 2 * devices_; ++stage) {
-      forward += cost.duration(row_writer::make(pass_kind::forward, stage, 0)) / devices_;
-      backward += cost.duration(row_writer::make(pass_kind::backward, stage, 0)) / devices_;
-    }
-    place_logits(forward, backward);
-  }
-
-  void write(vocabulary_row row, int device) const {
-    auto const at = static_cast<std::size_t>(device);
-    int const warm_up = std::min(devices_ - device, microbatches_);
-    for (int i = 0; i < std::min(devices_, microbatches_) - warm_up + 1; ++i)
-      row.embed();
-    for (int i = 0; i < warm_up; ++i) {
-      row.embed();
-      row.forward();
-    }
-    row.logits();
-    int steps = 1; // of logits, and with two barriers that of the last gradients
-    if (further_ == 1)
-      row.embed();
-    row.forward();
-    if (further_ == 1) {
-      step(row, steps);
-      row.forward();
-    }
-    for (int i = 0; i < steps_ahead_[at]; ++i)
-      step_with_ends(row, steps, true, false);
-    bool const behind_forward = behind_forward_[at] != 0;
-    while (row.forwards < microbatches_) {
-      row.backward();
-      if (!behind_forward)
-        step_with_ends(row, steps, true, true);
-      row.forward();
-      if (behind_forward)
-        step_with_ends(row, steps, true, true);
-    }
-    while (row.backwards < microbatches_) {
-      row.backward();
-      step_with_ends(row, steps, false, true);
-    }
-    while (row.returned < microbatches_)
-      row.embed_gradient();
-    while (row.gradients < microbatches_)
-      row.logits_gradient();
-  }
-
-private:
-  //! Where `logits` stand on every device: after the backward passes, or after the forward
-  //! passes; such that those of one microbatch are as near to each other as the passes between
-  //! allow.
-  void place_logits(double forward, double backward) {
-    double offset = 0;
-    bool next_behind_backward = true; // the device above one after forward passes
-    for (int device = devices_ - 2; device >= 0; --device) {
-      auto const at = static_cast<std::size_t>(device);
-      if (behind_forward_[at + 1] != 0) {
-        offset += backward - forward;
-        next_behind_backward = true;
-      } else {
-        next_behind_backward = offset - forward >= -backward;
-        offset -= next_behind_backward ? forward : 0;
+  [[nodiscard]] int count(pass_kind kind) const { return counts[index_of(kind)]; }
+  [[nodiscard]] int left(pass_kind kind) const { return microbatches - count(kind); }
+  //! The next pass of each of some kinds, so many times.
+  void push(std::initializer_list<pass_kind> kinds, int times = 1) {
+    for (int i = 0; i < times; ++i)
+      for (pass_kind const kind : kinds) {
+        bool const inside = kind == pass_kind::forward || kind == pass_kind::backward;
+        bool const last = kind == pass_kind::logits || kind == pass_kind::logits_gradient;
+        int const stage = (inside ? 1 : last ? 2 : 0) * devices + device;
+        if (left(kind) > 0)
+          out.push(row_writer::make(kind, stage, counts[index_of(kind)]++));
       }
-      behind_forward_[at] = next_behind_backward ? 0 : 1;
-      bool const same = behind_forward_[at + 1] != 0 && behind_forward_[at] == 0;
-      steps_ahead_[at] = steps_ahead_[at + 1] + (same ? 0 : 1);
-    }
   }
-  //! The gradients of the last logits, then the next logits: one set of logits at a time. With one
-  //! barrier nobody waits for the last gradients of all, which come at the end.
-  void step(vocabulary_row& row, int& steps) const {
-    if (row.gradients == microbatches_ || (further_ == 0 && row.made == microbatches_))
-      return;
-    ++steps;
-    row.logits_gradient();
-    row.logits();
-  }
-  //! With the passes of the embedding that are due.
-  void step_with_ends(vocabulary_row& row, int& steps, bool embeds, bool returns) const {
-    embeds = embeds && steps >= steps_ahead_[0] + further_;
-    returns = returns && steps >= steps_ahead_[0] + 2 + further_;
-    step(row, steps);
-    if (embeds)
-      row.embed();
-    if (returns)
-      row.embed_gradient();
-  }
-
-  int devices_;
-  int microbatches_;
-  int further_;                      // barriers after the first
-  std::vector<char> behind_forward_; // by device
-  std::vector<int> steps_ahead_;     // by device: of logits before the first backward
 };
 
-//! The published interlaced order: `logits` and their gradients are one step, which all devices
-//! take at the same time, since the exchange of statistics inside it joins them.
-class interlaced_1f1b {
-public:
-  explicit interlaced_1f1b(shape const& extents)
-      : devices_(extents.devices), microbatches_(extents.microbatches),
-        first_steps_(std::min(devices_, microbatches_)) {}
-
-  void write(vocabulary_row row, int device) const {
-    int const warm_up = std::min(devices_ * 3 / 2 - device, microbatches_);
-    int const steps = std::min(devices_ - device, microbatches_);
-    int const waiting = std::max(0, warm_up - steps - (devices_ - device - 1) / 2);
-    for (int i = 0; i <= device; ++i)
-      row.embed();
-    for (int i = 0; i < warm_up; ++i) {
-      row.embed();
-      row.forward();
-    }
-    for (int i = 0; i < steps; ++i)
-      step(row);
-    for (int i = 0; i < waiting; ++i) {
-      row.backward();
-      step(row);
-    }
-    bool const forward_first = (devices_ - device) % 2 == 0;
-    while (row.forwards < microbatches_) {
-      if (forward_first)
-        row.forward();
-      row.backward();
-      if (!forward_first)
-        row.forward();
-      step(row);
-    }
-    while (row.backwards < microbatches_) {
-      row.backward();
-      if (row.made < microbatches_)
-        step(row);
-      else
-        row.embed_gradient();
-    }
-    while (row.returned < microbatches_)
-      row.embed_gradient();
-  }
-
-private:
-  //! With the passes of the embedding that are due: when the first device has its forward passes of
-  //! the warm-up after it, and its first backward passes.
-  void step(vocabulary_row& row) const {
-    row.logits();
-    row.logits_gradient();
-    if (row.made >= first_steps_)
-      row.embed();
-    if (row.made >= first_steps_ + 2 - devices_ % 2)
-      row.embed_gradient();
-  }
-
-  int devices_;
-  int microbatches_;
-  int first_steps_; // of the first device before its first backward pass
+//! Where `logits` stand on a device in the published order around 1F1B.
+struct logits_place {
+  bool after_forward = false; //!< after forward passes, else after backward passes
+  int ahead = 0;              //!< steps of them before the first backward pass
 };
 
-void write_vocabulary_1f1b(shape const& extents,
-                           cost_model auto const& cost,
-                           int barriers,
-                           row_writer* rows) {
-  vocabulary_1f1b const published(extents, cost, barriers);
-  interlaced_1f1b const interlaced(extents);
-  for (int device = 0; device < extents.devices; ++device) {
-    vocabulary_row const row(extents, device, rows[device]);
-    if (barriers == 0)
-      interlaced.write(row, device);
+//! The places on all devices, such that `logits` of one microbatch are as near to each other as the
+//! passes between allow.
+[[nodiscard]] std::vector<logits_place> place_logits(int devices, cost_model auto const& cost) {
+  double forward = 0;
+  double backward = 0;
+  for (int stage = devices; stage < 2 * devices; ++stage) {
+    forward += cost.duration(row_writer::make(pass_kind::forward, stage, 0)) / devices;
+    backward += cost.duration(row_writer::make(pass_kind::backward, stage, 0)) / devices;
+  }
+  std::vector<logits_place> places(static_cast<std::size_t>(devices));
+  double offset = 0;
+  for (std::size_t device = places.size() - 1; device-- > 0;) {
+    logits_place const& next = places[device + 1];
+    if (next.after_forward)
+      offset += backward - forward;
+    else if (offset - forward >= -backward)
+      offset -= forward;
     else
-      published.write(row, device);
+      places[device].after_forward = true;
+    places[device].ahead = next.ahead + (next.after_forward ? 0 : 1);
   }
+  return places;
+}
+
+//! Writes the published order around 1F1B on one device. A step is the gradients of the last
+//! logits, then the next logits: one set of logits at a time. With one barrier nobody waits for the
+//! last gradients of all, which come at the end.
+//! @param first steps ahead of device 0
+inline void
+write_vocabulary_1f1b(vocabulary_row row, logits_place const& here, int first, int barriers) {
+  using enum pass_kind;
+  bool const two = barriers == 2;
+  int const due = first + barriers - 1;
+  int steps = 1; // of logits, and with two barriers that of the last gradients
+  auto const step = [&](bool embeds, bool returns) { // passes of the embedding, if they are due
+    embeds = embeds && steps >= due;
+    returns = returns && steps >= due + 2;
+    if (row.left(logits_gradient) > 0 && (two || row.left(logits) > 0)) {
+      ++steps;
+      row.push({logits_gradient, logits});
+    }
+    row.push({embed}, embeds ? 1 : 0);
+    row.push({embed_gradient}, returns ? 1 : 0);
+  };
+  int const warm_up = std::min(row.devices - row.device, row.microbatches);
+  row.push({embed}, std::min(row.devices, row.microbatches) - warm_up + 1);
+  row.push({embed, forward}, warm_up);
+  row.push({logits});
+  row.push({embed}, two ? 1 : 0);
+  row.push({forward});
+  if (two) {
+    step(false, false);
+    row.push({forward});
+  }
+  for (int i = 0; i < here.ahead; ++i)
+    step(true, false);
+  while (row.left(forward) > 0) {
+    row.push({backward});
+    if (!here.after_forward)
+      step(true, true);
+    row.push({forward});
+    if (here.after_forward)
+      step(true, true);
+  }
+  while (row.left(backward) > 0) {
+    row.push({backward});
+    step(false, true);
+  }
+  row.push({embed_gradient}, row.left(embed_gradient));
+  row.push({logits_gradient}, row.left(logits_gradient));
+}
+
+//! Writes the published interlaced order on one device: `logits` and their gradients are one step,
+//! which all devices take at the same time, since the exchange of statistics inside it joins them.
+inline void write_interlaced_1f1b(vocabulary_row row) {
+  using enum pass_kind;
+  int const devices = row.devices;
+  int const after = devices - 1 - row.device;                  // devices after this one
+  int const first_steps = std::min(devices, row.microbatches); // of device 0 before its first B
+  // The embedding is due when device 0 has its forward passes of the warm-up after it, and its
+  // first backward passes.
+  auto const step = [&] {
+    row.push({logits, logits_gradient});
+    row.push({embed}, row.count(logits) >= first_steps ? 1 : 0);
+    row.push({embed_gradient}, row.count(logits) >= first_steps + 2 - devices % 2 ? 1 : 0);
+  };
+  int const warm_up = std::min(devices * 3 / 2 - row.device, row.microbatches);
+  int const steps = std::min(after + 1, row.microbatches);
+  row.push({embed}, row.device + 1);
+  row.push({embed, forward}, warm_up);
+  for (int i = 0; i < steps; ++i)
+    step();
+  for (int i = steps + after / 2; i < warm_up; ++i) {
+    row.push({backward});
+    step();
+  }
+  bool const backward_first = after % 2 == 0;
+  while (row.left(forward) > 0) {
+    row.push({backward_first ? backward : forward, backward_first ? forward : backward});
+    step();
+  }
+  while (row.left(backward) > 0) {
+    row.push({backward});
+    if (row.left(logits) > 0)
+      step();
+    else
+      row.push({embed_gradient});
+  }
+  row.push({embed_gradient}, row.left(embed_gradient));
 }
 
 //! A cost model for the stages inside the shards, in which every pass takes some time, so that what
@@ -275,26 +205,6 @@ timed_alone(Schedule const& inner, shape const& extents, cost_inside<Cost> cost)
   return simulate(std::move(orders), cost);
 }
 
-//! The work of a unit on the device that has most.
-[[nodiscard]] inline double interval_of(timetable_view const& table) {
-  double most = 0;
-  for (int device = 0; device < table.over.extents.devices; ++device) {
-    double work = 0;
-    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i)
-      work += table.ends[i] - table.starts[i];
-    most = std::max(most, work / table.over.units());
-  }
-  return most;
-}
-
-//! The starts or the ends of a timetable, by the number of the pass.
-[[nodiscard]] inline std::vector<double> by_pass(timetable_view const& table, double const* times) {
-  std::vector<double> result(static_cast<std::size_t>(table.over.pass_indices()));
-  for (int i = 0; i < table.size(); ++i)
-    result[static_cast<std::size_t>(pass_index(table.over, table.passes[i]))] = times[i];
-  return result;
-}
-
 //! A pass and when its turn is. No two of a row are equal.
 struct timed_pass {
   double time;
@@ -303,41 +213,19 @@ struct timed_pass {
   pass what;
 
   [[nodiscard]] friend bool operator<(timed_pass const& one, timed_pass const& other) noexcept {
-    return one.time != other.time   ? one.time < other.time
-           : one.rank != other.rank ? one.rank < other.rank
-                                    : one.number < other.number;
+    return std::tie(one.time, one.rank, one.number) <
+           std::tie(other.time, other.rank, other.number);
   }
-};
-
-//! When the shards of the output layer have their turns: for every unit `logits`, when the last
-//! forward pass of the schedule has ended, and their gradients, an interval later or before the
-//! next logits, so that a shard holds one set of logits; or at once, where no barrier is between.
-class logits_turns {
-public:
-  //! @param made the ends of the last forward passes, by unit
-  //! @param interval 0: at once
-  logits_turns(std::vector<double> made, double interval)
-      : interval_(interval), made_(std::move(made)), sorted_(made_) {
-    std::sort(sorted_.begin(), sorted_.end());
-  }
-  [[nodiscard]] double logits(std::size_t unit) const { return made_[unit]; }
-  [[nodiscard]] double gradient(std::size_t unit) const {
-    double const latest = made_[unit] + interval_;
-    auto const next = std::upper_bound(sorted_.begin(), sorted_.end(), made_[unit]);
-    return next == sorted_.end() ? latest : std::min(*next, latest);
-  }
-
-private:
-  double interval_;
-  std::vector<double> made_;
-  std::vector<double> sorted_;
 };
 
 //! The order around any other schedule. Every pass gets a turn: those of the schedule when they
 //! would run by itself, but those that are not forward `barriers` intervals later, which is after
-//! the gradients of the logits that they wait for; `embed` an interval before the first forward
-//! pass reads it, `embed_gradient` an interval after the last backward pass. What waits for another
-//! has a later turn, so rows in the order of turns never wait in a circle.
+//! the gradients of the logits that they wait for; an interval is the work of a unit on the device
+//! that has most. `logits` have their turn when the last forward pass has ended, their gradients an
+//! interval later or before the next logits, so that a shard holds one set of logits, or at once
+//! where no barrier is between; `embed` an interval before the first forward pass reads it,
+//! `embed_gradient` an interval after the last backward pass. What waits for another has a later
+//! turn, so rows in the order of turns never wait in a circle.
 //! @source own derivation
 template <class Schedule, cost_model Cost>
 void write_vocabulary_rows(
@@ -345,18 +233,21 @@ void write_vocabulary_rows(
   int const shards = within.devices;
   dynamic_timetable const alone = timed_alone(inner, within, cost_inside<Cost>{cost, shards});
   timetable_view const table = alone;
-  double const interval = interval_of(table);
-  std::vector<double> const starts = by_pass(table, table.starts);
-  std::vector<double> const ends = by_pass(table, table.ends);
-  // The passes of a stage stand one unit after the other.
-  auto const of_stage = [&](std::vector<double> const& times, pass_kind kind, int stage) {
-    auto const first = times.begin() + pass_index(table.over, row_writer::make(kind, stage, 0));
-    return std::vector<double>(first, first + within.units());
+  double interval = 0;
+  for (int device = 0; device < shards; ++device)
+    interval = std::max(interval, busy(table, device) / within.units());
+  // Entries of the passes of a stage, which stand one unit after the other.
+  std::vector<int> const entries = entries_of(table);
+  auto const of_stage = [&](pass_kind kind, int stage) {
+    return entries.data() + pass_index(table.over, row_writer::make(kind, stage, 0));
   };
-  std::vector<double> const read = of_stage(starts, pass_kind::forward, 0);
-  std::vector<double> const returned = of_stage(ends, pass_kind::backward, 0);
-  logits_turns const turns(of_stage(ends, pass_kind::forward, within.stages() - 1),
-                           barriers == 0 ? 0 : interval);
+  int const* const first = of_stage(pass_kind::forward, 0);
+  int const* const last = of_stage(pass_kind::forward, within.stages() - 1);
+  int const* const returned = of_stage(pass_kind::backward, 0);
+  std::vector<double> made; // when `logits` have their turns
+  for (int unit = 0; unit < within.units(); ++unit)
+    made.push_back(table.ends[last[unit]]);
+  std::sort(made.begin(), made.end());
   std::vector<timed_pass> row;
   auto const add = [&row](double time, int rank, pass const& what) {
     row.push_back({time, rank, static_cast<int>(row.size()), what});
@@ -370,16 +261,21 @@ void write_vocabulary_rows(
       add(time, 3, what);
     }
     int const output = shards + within.stages() + device;
-    for (std::size_t unit = 0; unit < read.size(); ++unit) {
-      auto const number = static_cast<int>(unit);
+    for (int unit = 0; unit < within.units(); ++unit) {
       auto const of_unit = [&](pass_kind kind, int stage) {
-        return row_writer::make(kind, stage, number / within.chunks, number % within.chunks);
+        return row_writer::make(kind, stage, unit / within.chunks, unit % within.chunks);
       };
-      add(read[unit] - interval, 0, of_unit(pass_kind::embed, device));
-      add(turns.logits(unit), 2, of_unit(pass_kind::logits, output));
-      add(turns.gradient(unit), barriers == 0 ? 2 : 1, of_unit(pass_kind::logits_gradient, output));
-      add(
-        returned[unit] + (barriers + 1) * interval, 0, of_unit(pass_kind::embed_gradient, device));
+      double const turn = table.ends[last[unit]];
+      auto const next = std::upper_bound(made.begin(), made.end(), turn);
+      double const later = barriers == 0 ? turn : turn + interval;
+      add(table.starts[first[unit]] - interval, 0, of_unit(pass_kind::embed, device));
+      add(turn, 2, of_unit(pass_kind::logits, output));
+      add(next == made.end() ? later : std::min(*next, later),
+          barriers == 0 ? 2 : 1,
+          of_unit(pass_kind::logits_gradient, output));
+      add(table.ends[returned[unit]] + (barriers + 1) * interval,
+          0,
+          of_unit(pass_kind::embed_gradient, device));
     }
     std::sort(row.begin(), row.end());
     for (timed_pass const& each : row)
@@ -480,12 +376,21 @@ requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
   }
   //! The orders of all devices.
   void generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
-    if constexpr (std::is_same_v<Schedule, OneFOneB>)
-      detail::write_vocabulary_1f1b(extents, cost, Barriers, rows);
-    else
+    if constexpr (std::is_same_v<Schedule, OneFOneB>) {
+      std::vector<detail::logits_place> const places = detail::place_logits(extents.devices, cost);
+      for (int device = 0; device < extents.devices; ++device) {
+        detail::vocabulary_row const row{
+          extents.devices, extents.microbatches, device, rows[device]};
+        if (Barriers == interlaced)
+          detail::write_interlaced_1f1b(row);
+        else
+          detail::write_vocabulary_1f1b(
+            row, places[static_cast<std::size_t>(device)], places.front().ahead, Barriers);
+      }
+    } else {
       detail::write_vocabulary_rows(inner, inside(extents), cost, Barriers, rows);
+    }
   }
-
   //! The extents of the schedule inside.
   [[nodiscard]] constexpr shape inside(shape const& extents) const {
     return inner.arrange(extents.devices, extents.microbatches);
