@@ -96,8 +96,7 @@ struct spinning_pipeline {
   pp::cuda::stream_runner<std::vector<spinning_stage>, machine::clock> runner;
 
   spinning_pipeline(spin_case const& what, pp::uniform_cost const& cost, int run_ahead)
-      : memory(pp::plan_view(what.work).over.pass_indices() *
-               static_cast<std::int64_t>(sizeof(stamp))),
+      : memory(what.work.over.view().pass_indices() * static_cast<std::int64_t>(sizeof(stamp))),
         model(
           static_cast<std::size_t>(what.work.over.extents.stages()),
           spinning_stage{what.work.over.extents, cost, reinterpret_cast<stamp*>(memory.data())}),
@@ -114,7 +113,7 @@ spin_times run_spinning(spin_case const& what) {
   spin_times times;
   {
     spinning_pipeline spinning(what, what.cost, pp::cuda::stream_options{}.run_ahead);
-    std::vector<stamp> read(static_cast<std::size_t>(pp::plan_view(what.work).over.pass_indices()));
+    std::vector<stamp> read(static_cast<std::size_t>(what.work.over.view().pass_indices()));
     for (int repeat = 0; repeat < what.repeats; ++repeat) {
       spinning.runner.step();
       pp::cuda::check(

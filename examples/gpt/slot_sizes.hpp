@@ -66,12 +66,12 @@ struct slot_use {
 //! @param ran when each pass of a step ran. @param sizes of the plan: `bytes(pool, pass)`
 template <class Sizes>
 [[nodiscard]] slot_use slot_use_of(
-  pp::plan_view work, pp::timetable_view ran, Sizes const& sizes, int device, pp::slot_class of) {
+  pp::plan const& work, pp::timetable_view ran, Sizes const& sizes, int device, pp::slot_class of) {
   bool const on_host = of == pp::slot_class::host_activation;
   auto const bytes = [&](pp::pass const& what) {
     return static_cast<double>(sizes.bytes(on_host ? pp::slot_class::activation : of, what));
   };
-  return {on_host ? work.host_bytes[device]
+  return {on_host ? work.host_bytes_of(device)
                   : work.layout(device, of).count * work.layout(device, of).bytes,
           static_cast<std::int64_t>(pp::peak_slot_bytes(ran, device, of, bytes))};
 }
@@ -84,7 +84,7 @@ struct device_row {
 
 //! Bytes of slots by device, planned next to measured. See `slot_use_of`.
 template <class Sizes>
-[[nodiscard]] std::vector<device_row> pool_rows(pp::plan_view const& work,
+[[nodiscard]] std::vector<device_row> pool_rows(pp::plan const& work,
                                                 pp::timetable_view const& ran,
                                                 Sizes const& sizes,
                                                 std::span<named_pool const> pools) {

@@ -143,7 +143,7 @@ std::uint64_t answered(counts of) {
 
 //! Passes and groups have one, and every item that another one waits for.
 std::uint64_t events_of(pipelining::plan const& work) {
-  auto const view = work.view();
+  auto const view = work;
   std::uint64_t events = 0;
   for (int device = 0; device < view.over.extents.devices; ++device) {
     auto const steps = view.program_of(device);

@@ -53,13 +53,13 @@ struct sent_message {
 std::vector<sent_message> messages_of(pp::plan const& work) {
   std::vector<sent_message> all;
   for (int device = 0; device < work.over.extents.devices; ++device)
-    for (pp::item const& step : work.view().program_of(device))
+    for (pp::item const& step : work.program_of(device))
       if (step.what == pp::operation::receive)
-        all.push_back({.from = work.view().message_of(step).peer,
+        all.push_back({.from = work.message_of(step).peer,
                        .to = device,
-                       .sequence = work.view().message_of(step).sequence,
-                       .bytes = static_cast<std::size_t>(work.view().uses_of(step)[0].bytes),
-                       .about = pp::detail::describe_subject(step, work.view())});
+                       .sequence = work.message_of(step).sequence,
+                       .bytes = static_cast<std::size_t>(work.uses_of(step)[0].bytes),
+                       .about = pp::detail::describe_subject(step, work)});
   for (sent_message& one : all)
     one.per_step =
       static_cast<int>(std::count_if(all.begin(), all.end(), [&](sent_message const& other) {

@@ -70,7 +70,7 @@ constexpr int steps = 3;
 } // namespace
 
 flow_result run_flow(flow_case const& what) {
-  pp::plan_view const work = what.work;
+  pp::plan const& work = what.work;
   flow_result result;
   std::mutex guard;
   std::list<enqueued_pass> passes;

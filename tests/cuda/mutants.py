@@ -136,8 +136,8 @@ MUTANTS = [
     ("send to the wrong rank", MESSAGES, "int const peer = lane.members().rank_of(spread && sends ? device_ : other);",
      "int const peer = (lane.members().rank_of(spread && sends ? device_ : other) + (PLANTED ? 1 : 0)) %\n"
      "                     static_cast<int>(lane.members().devices.size());"),
-    ("do not connect before the first step", MACHINE, "if (coming_->view.lanes[rank_] > 0)",
-     "if (coming_->view.lanes[rank_] > (PLANTED ? 1000 : 0))"),
+    ("do not connect before the first step", MACHINE, "if (coming_->lowered.lanes_of(rank_) > 0)",
+     "if (coming_->lowered.lanes_of(rank_) > (PLANTED ? 1000 : 0))"),
     ("leave the graph when closing", MACHINE, "for (auto const& each : plans_)\n      each->iteration.destroy();\n    messages_.close",
      "for (auto const& each : plans_)\n      if (!PLANTED)\n        each->iteration.destroy();\n    messages_.close"),
     ("abort before the graph is destroyed", MACHINE, "if (launched)\n        for (auto const& each : plans_)\n          each->iteration = graph();", ""),

@@ -31,7 +31,7 @@ struct rank_memory {
   model_type model{};
   pp::cuda::device_memory spare{16};
 
-  rank_memory(pp::plan_view const& work, int rank) {
+  rank_memory(pp::plan const& work, int rank) {
     pp::shape const& extents = work.over.extents;
     for (int s = 0; s < extents.stages(); ++s) {
       bool own = false;
@@ -111,7 +111,7 @@ private:
 
 void run_rank(nccl_case const& what, int rank, memory_board& board, nccl_result& result) {
   pp::cuda::current_device const scope(rank);
-  auto own = std::make_unique<rank_memory>(what.work.view(), rank);
+  auto own = std::make_unique<rank_memory>(what.work, rank);
   rank_memory& memory = *own;
   memory_store line{board, rank, rank == 1 ? what.unfit_key : ""};
   ncclComm_t sums = nullptr;
@@ -221,7 +221,7 @@ void note(rank_report& report, std::exception const& failure) {
 } // namespace
 
 nccl_result run_on_ranks(nccl_case const& what) {
-  auto const extents = what.work.view().over.extents;
+  auto const extents = what.work.over.extents;
   nccl_result result;
   result.gradients.resize(static_cast<std::size_t>(extents.stages()));
   result.ranks.resize(static_cast<std::size_t>(extents.devices));

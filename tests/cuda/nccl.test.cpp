@@ -229,7 +229,7 @@ TEST_CASE(
       int streams = 0; // in addition to those of passes
       for (int device = 0; device < plan.work.over.extents.devices; ++device) {
         int last = 0;
-        for (pipelining::item const& step : plan.work.view().program_of(device))
+        for (pipelining::item const& step : plan.work.program_of(device))
           last = std::max(last, step.stream());
         streams += last;
       }
@@ -270,7 +270,7 @@ TEST_CASE("a report names the item also inside a graph, by one node per pass and
     (void)run_on_ranks({.work = plan.work, .graph = true, .steps = 2});
     int passes_and_groups = 0;
     for (int device = 0; device < plan.work.over.extents.devices; ++device) {
-      auto const steps = plan.work.view().program_of(device);
+      auto const steps = plan.work.program_of(device);
       for (std::size_t i = 0; i < steps.size(); ++i)
         passes_and_groups += steps[i].joins ? 0 : 1;
     }
@@ -297,10 +297,9 @@ TEST_CASE("a report names the item also inside a graph, by one node per pass and
       // Every plan lets rank 0 begin with a pass that waits for nobody.
       if (rank == 0) {
         CHECK(text.find(who + " has not ended item 0 ") == std::string::npos);
-        auto const own = plan.work.view().program_of(0);
+        auto const own = plan.work.program_of(0);
         bool const meets = std::any_of(own.begin(), own.end(), [&](auto const& step) {
-          return step.what != pipelining::operation::run &&
-                 plan.work.view().message_of(step).peer == 1;
+          return step.what != pipelining::operation::run && plan.work.message_of(step).peer == 1;
         });
         bool const waits_for_it =
           text.find(" device 1", text.find(who + " has not ended")) != std::string::npos;
@@ -411,7 +410,7 @@ template <class Policy, class Schedule>
 std::vector<communicator_members> communicators_of_32() {
   auto const table = pipelining::make_timetable<Schedule>({32, 32});
   pipelining::plan const work = pipelining::lower<Policy>(table, message_words);
-  return pipelining::cuda::detail::communicators_of(work.view());
+  return pipelining::cuda::detail::communicators_of(work);
 }
 
 //! @param neighbours of a rank, with each of which it shares a communicator, or one per direction.

@@ -158,7 +158,7 @@ struct round_model {
 
 private:
   void add(round_case const& what, int only, round_stage stage) {
-    int const device = pp::device_of(what.work.view(), static_cast<int>(stages.size()));
+    int const device = pp::device_of(what.work, static_cast<int>(stages.size()));
     if (only == pp::nothing || device == only) {
       pp::cuda::current_device const scope(only != pp::nothing || what.several_gpus ? device : 0);
       memories.emplace_back(8 * stage.count);

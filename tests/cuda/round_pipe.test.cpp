@@ -56,7 +56,7 @@ TEST_CASE("gradients of weights that are loaded from the host are those of one d
       round_case what = case_of(devices, layers);
       auto const expected = on_one_device(layers, what.work.over.extents.microbatches);
       for (int device = 0; device < devices; ++device)
-        CHECK(what.work.view().layout(device, pp::slot_class::weights).count <= 2);
+        CHECK(what.work.layout(device, pp::slot_class::weights).count <= 2);
       for (auto const order : {standin::order::lazy, standin::order::eager, standin::order::random})
         for (bool const ranks : {false, true})
           for (bool const graph : {false, true}) {
@@ -88,7 +88,7 @@ TEST_CASE("weights that are loaded without a wait overwrite those of a stage tha
   // Without what a load waits for, the slot of the stage before the last one is still in use.
   int dropped = 0;
   for (pp::item& step : what.work.items)
-    if ((*what.work.view().over.declared)[step.work.kind].calls == pp::stage_call::gather_weights) {
+    if (what.work.over.declared[step.work.kind].calls == pp::stage_call::gather_weights) {
       dropped += step.wait_count;
       step.wait_count = 0;
     }

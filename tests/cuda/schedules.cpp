@@ -205,7 +205,7 @@ std::vector<named_plan> large_plans(int devices, int microbatches, int words) {
     sizes.message = 8 * words;
     pp::plan work = pp::lower<pp::communicators::per_pair>(table, sizes);
     REQUIRE(pp::prove(work));
-    auto const extents = work.view().over.extents;
+    auto const extents = work.over.extents;
     plans.push_back(
       {name,
        std::move(work),

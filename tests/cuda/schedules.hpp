@@ -58,7 +58,7 @@ void add_plan(std::vector<named_plan>& plans,
   namespace pp = pipelining;
   pp::plan work = pp::lower<Policy>(table, message_words);
   REQUIRE(pp::prove(work));
-  auto const extents = work.view().over.extents;
+  auto const extents = work.over.extents;
   plans.push_back(
     {name + " " + std::to_string(extents.devices) + "x" + std::to_string(extents.microbatches) +
        ", communicators per " + Policy::name,

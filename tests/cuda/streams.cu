@@ -36,7 +36,7 @@ void note(streams_result& result, pp::run_error const& failure) {
 } // namespace
 
 streams_result run_on_streams(streams_case const& what) {
-  pp::shape const extents = what.work.view().over.extents;
+  pp::shape const extents = what.work.over.extents;
   auto const count = static_cast<std::size_t>(extents.stages());
   std::vector<kernel_stage> model(count);
   // On one GPU, devices that share a stage add to sums of their own.
@@ -45,7 +45,7 @@ streams_result run_on_streams(streams_case const& what) {
   auto own = std::make_unique<std::vector<pp::cuda::device_memory>>();
   std::vector<pp::cuda::device_memory>& sums = *own;
   for (std::size_t s = 0; s < count; ++s) {
-    int const device = pp::device_of(what.work.view(), static_cast<int>(s));
+    int const device = pp::device_of(what.work, static_cast<int>(s));
     pp::cuda::current_device const scope(
       what.gpus.empty() ? 0 : what.gpus[static_cast<std::size_t>(device)]);
     sums.emplace_back(static_cast<std::int64_t>(sum_bytes));

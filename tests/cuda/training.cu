@@ -180,7 +180,7 @@ void train_rank(training_case const& what,
                 memory_board& board,
                 ncclUniqueId const* ids,
                 training_result& result) {
-  pp::shape const extents = what.work.view().over.extents;
+  pp::shape const extents = what.work.over.extents;
   int const stages = extents.stages();
   int const replica = rank / extents.devices;
   int const device = rank % extents.devices;
@@ -233,7 +233,7 @@ void train_rank(training_case const& what,
 } // namespace
 
 training_result train_on_streams(training_case const& what) {
-  pp::shape const extents = what.work.view().over.extents;
+  pp::shape const extents = what.work.over.extents;
   int const stages = extents.stages();
   training_result result;
   make_room(result, stages);
@@ -276,7 +276,7 @@ training_result train_on_streams(training_case const& what) {
 }
 
 training_result train_on_ranks(training_case const& what) {
-  pp::shape const extents = what.work.view().over.extents;
+  pp::shape const extents = what.work.over.extents;
   training_result result;
   make_room(result, what.replicas * extents.stages());
   memory_board boards[2];

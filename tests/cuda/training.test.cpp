@@ -78,7 +78,7 @@ TEST_CASE("several copies of stages train as one device does that adds them in o
 TEST_CASE(
   "a stage is told once a step when its gradients are complete, and nothing is added later") {
   for (training_plan const& plan : training_plans()) {
-    pipelining::shape const extents = plan.work.view().over.extents;
+    pipelining::shape const extents = plan.work.over.extents;
     auto last = support::untrained(extents.stages());
     support::train_sequentially(last, extents.microbatches, 6);
     support::run_passes(last, 0, extents.microbatches);
@@ -170,7 +170,7 @@ TEST_CASE("rows of the totals and tied gradients are checked like other messages
 
 TEST_CASE("two replicas add up their gradients while the pipeline cools down") {
   for (training_plan const& plan : training_plans()) {
-    pipelining::shape const extents = plan.work.view().over.extents;
+    pipelining::shape const extents = plan.work.over.extents;
     if (2 * extents.devices > 8)
       continue;
     int const stages = extents.stages();

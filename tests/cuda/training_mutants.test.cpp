@@ -56,7 +56,7 @@ std::string check_on_ranks(training_mutant const& what, training_plan const& pla
 }
 
 std::string check_replicas(training_mutant const& what, training_plan const& plan) {
-  auto const extents = plan.work.view().over.extents;
+  auto const extents = plan.work.over.extents;
   auto const stages = extents.stages();
   std::vector<support::trained> expected[2]{support::untrained(stages), support::untrained(stages)};
   support::train_replicas(expected, extents.microbatches, 9);

@@ -55,7 +55,7 @@ inline std::vector<training_plan> training_plans() {
   namespace pp = pipelining;
   std::vector<training_plan> plans;
   auto const add = [&plans](std::string name, pp::plan work) {
-    pp::shape const extents = work.view().over.extents;
+    pp::shape const extents = work.over.extents;
     auto expected = support::untrained(extents.stages());
     support::train_sequentially(expected, extents.microbatches, 9);
     plans.push_back({std::move(name), std::move(work), std::move(expected)});

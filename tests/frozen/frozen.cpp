@@ -143,7 +143,7 @@ std::string line_of(section const& of, pp::dynamic_timetable const& table) {
         layer->push_back(refused);
       continue;
     }
-    pp::plan_view const work = plan->view();
+    pp::plan const& work = *plan;
     messages.push_back(hashed([&](auto& sink) { write_messages(sink, labels, work); }));
     memory.push_back(hashed([&](auto& sink) { write_memory(sink, labels, work); }, peaks));
     dependence.push_back(hashed([&](auto& sink) { write_dependence(sink, labels, work); }));
@@ -326,12 +326,12 @@ int print(std::string const& name, int number, std::string const& variant) {
         return 0;
       }
       head("messages");
-      write_messages(sink, labels, plan->view());
+      write_messages(sink, labels, *plan);
       head("memory");
       write_peaks(sink, labels, *table);
-      write_memory(sink, labels, plan->view());
+      write_memory(sink, labels, *plan);
       head("dependence");
-      write_dependence(sink, labels, plan->view());
+      write_dependence(sink, labels, *plan);
     }
     std::cout << sink.text();
     return 0;

@@ -52,7 +52,7 @@ void run_steps(rank_case const& what,
 } // namespace
 
 rank_result run_rank(rank_case const& what) {
-  pp::shape const extents = what.work.view().over.extents;
+  pp::shape const extents = what.work.over.extents;
   auto const count = static_cast<std::size_t>(extents.stages());
   rank_result result;
   result.gradients.resize(count);

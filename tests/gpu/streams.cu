@@ -112,7 +112,7 @@ struct shared_flag {
 } // namespace
 
 stream_result run_on_gpu(stream_case const& what) {
-  pp::shape const extents = what.work.view().over.extents;
+  pp::shape const extents = what.work.over.extents;
   auto const count = static_cast<std::size_t>(extents.stages());
   shared_flag released;
   std::vector<troubled_stage> model(count);

@@ -43,7 +43,7 @@ namespace detail {
 
 //! One device of a plan.
 struct device_text {
-  pipelining::plan_view const& work;
+  pipelining::plan const& work;
   flow_labels const& labels;
   int device;
 
@@ -111,7 +111,7 @@ void write_lanes(Sink& sink, device_text const& at) {
   auto const direction_of = [&at](pipelining::item const& step) {
     return direction{at.work.message_of(step).peer, step.what == pipelining::operation::send};
   };
-  std::vector<direction> first_of(static_cast<std::size_t>(at.work.lanes[at.device]),
+  std::vector<direction> first_of(static_cast<std::size_t>(at.work.lanes_of(at.device)),
                                   direction{1 << 20, false});
   std::vector<std::pair<int, int>> groups; // the first item, and the end
   for (int i = 0; i < static_cast<int>(steps.size());) {
@@ -377,7 +377,7 @@ void write_dependence(Sink& sink, device_text const& at) {
 //! order of each communicator and in groups that are posted together. A message is named by its
 //! datum, by stage, microbatch and chunk of its maker, and by the stage that reads it.
 template <class Sink>
-void write_messages(Sink& sink, flow_labels const& labels, pipelining::plan_view const& work) {
+void write_messages(Sink& sink, flow_labels const& labels, pipelining::plan const& work) {
   for (int device = 0; device < work.over.extents.devices; ++device)
     detail::write_lanes(sink, {work, labels, device});
 }
@@ -385,14 +385,14 @@ void write_messages(Sink& sink, flow_labels const& labels, pipelining::plan_view
 //! @brief The part of the layer *memory* that a plan has: the slots of every pool and their bytes,
 //! what passes and messages put through them, and the arenas of every device. Not where pools lie.
 template <class Sink>
-void write_memory(Sink& sink, flow_labels const& labels, pipelining::plan_view const& work) {
+void write_memory(Sink& sink, flow_labels const& labels, pipelining::plan const& work) {
   for (int device = 0; device < work.over.extents.devices; ++device) {
     sink.word("device");
     sink.number(device);
     sink.word("arena");
-    sink.number(work.arena_bytes[device]);
+    sink.number(work.arena_bytes_of(device));
     sink.word("host");
-    sink.number(work.host_bytes == nullptr ? 0 : work.host_bytes[device]);
+    sink.number(work.host_bytes_of(device));
     sink.end_line();
     std::array<std::int64_t, pipelining::detail::slot_classes> through{};
     for (pipelining::item const& step : work.program_of(device))
@@ -424,7 +424,7 @@ void write_memory(Sink& sink, flow_labels const& labels, pipelining::plan_view c
 //! the one with the lowest name first, and slots have names in the order of their first use there.
 //! Messages of a group and halves of a composite pass are one item: they start together.
 template <class Sink>
-void write_dependence(Sink& sink, flow_labels const& labels, pipelining::plan_view const& work) {
+void write_dependence(Sink& sink, flow_labels const& labels, pipelining::plan const& work) {
   for (int device = 0; device < work.over.extents.devices; ++device)
     detail::write_dependence(sink, {work, labels, device});
 }

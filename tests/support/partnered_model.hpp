@@ -22,15 +22,15 @@
 
 namespace support {
 
-inline bool on_other_engine(pipelining::plan_view const& work, pipelining::item const& step) {
+inline bool on_other_engine(pipelining::plan const& work, pipelining::item const& step) {
   return step.what == pipelining::operation::run &&
          step.about == pipelining::detail::subject::pass &&
-         (*work.over.declared)[step.work.kind].on != pipelining::engine::compute;
+         work.over.declared[step.work.kind].on != pipelining::engine::compute;
 }
 
 //! @brief The passes of compute between each pass of another engine and the first item that has to
 //! come after it: one that waits for it, or the next one of its engine.
-inline std::map<std::array<int, 4>, int> passes_meanwhile(pipelining::plan_view const& work) {
+inline std::map<std::array<int, 4>, int> passes_meanwhile(pipelining::plan const& work) {
   std::map<std::array<int, 4>, int> result;
   for (int device = 0; device < work.over.extents.devices; ++device) {
     auto const steps = work.program_of(device);
@@ -84,7 +84,7 @@ struct partnered_model {
 
   explicit partnered_model(pipelining::plan const& work)
       : stages(static_cast<std::size_t>(work.over.extents.stages())),
-        meanwhile(passes_meanwhile(work.view())) {
+        meanwhile(passes_meanwhile(work)) {
     for (beginning_stage& stage : stages) {
       stage.over = work.over;
       stage.how = [this](pipelining::pass const& what) { return begin(what); };

@@ -184,7 +184,7 @@ private:
 }
 
 //! The messages of a plan; its passes never wait, so they are left out.
-[[nodiscard]] inline machine_program messages_of(pipelining::plan_view work) {
+[[nodiscard]] inline machine_program messages_of(pipelining::plan const& work) {
   machine_program result(static_cast<std::size_t>(work.over.extents.devices));
   for (int device = 0; device < work.over.extents.devices; ++device) {
     bool after_pass = true;
@@ -198,7 +198,7 @@ private:
         continue;
       batches.back().push_back({step.what == pipelining::operation::send,
                                 work.message_of(step).peer,
-                                pipelining::detail::message_index(work, step)});
+                                pipelining::detail::message_index(work, work.over, step)});
     }
   }
   return result;

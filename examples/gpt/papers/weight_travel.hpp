@@ -178,7 +178,7 @@ struct travelling_plan {
                                                          pp::timetable_view ran,
                                                          std::vector<std::int64_t> const& sent) {
   using enum pp::slot_class;
-  pp::plan_view const work = of.plan.view();
+  pp::plan const& work = of.plan;
   static constexpr named_pool stays[] = {{"activations", activation}};
   auto rows = pool_rows(work, ran, of.sizes, stays);
   device_row planned{"weights sent, planned", {}};

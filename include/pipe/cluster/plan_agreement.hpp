@@ -55,7 +55,7 @@ first_difference(int one, std::string_view ones, int other, std::string_view oth
 //! @throws std::runtime_error that names the first difference, or as the store's get does.
 template <run_store Store>
 void agree_on_plan(Store& line,
-                   plan_view const& work,
+                   plan const& work,
                    int rank,
                    std::string_view elements,
                    std::string const& name,

@@ -173,7 +173,7 @@ public:
 
   //! @pre the device's GPU is current.
   //! @throws std::invalid_argument without kernels.
-  message_checks(plan_view const& work, int device, detail::checking_kernels kernels)
+  message_checks(plan const& work, int device, detail::checking_kernels kernels)
       : work_(work), device_(device), kernels_(kernels), place_(work.program_of(device).size()),
         memory_(bytes_for(std::max(count_messages(), 1))),
         verdicts_(static_cast<std::int64_t>(verdict_bytes())) {
@@ -321,7 +321,7 @@ private:
            " when it was sent";
   }
 
-  plan_view work_;
+  plan const& work_;
   int device_;
   detail::checking_kernels kernels_;
   std::vector<int> place_; // [items]; of messages, their number

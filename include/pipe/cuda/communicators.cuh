@@ -53,7 +53,7 @@ struct communicator_members {
 //! The order is that of connect_rounds, so that a rank waits for as many communicators before its
 //! own as it has neighbours, not for one of every rank before it.
 //! @complexity O(E C) for E pairs of devices and C communicators.
-[[nodiscard]] inline std::vector<communicator_members> communicators_of(plan_view const& work) {
+[[nodiscard]] inline std::vector<communicator_members> communicators_of(plan const& work) {
   std::vector<communicator_members> all;
   auto const add = [&all, &work](int from, int to) {
     std::int64_t const key = work.key(from, to);

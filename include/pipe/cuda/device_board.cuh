@@ -62,7 +62,7 @@ namespace detail {
 class step_decisions {
 public:
   //! @pre the device's GPU is current. @param work a plan that steps early or validates.
-  step_decisions(plan_view const& work, int device)
+  step_decisions(plan const& work, int device)
       : bytes_(work.layout(device, slot_class::totals).bytes *
                work.layout(device, slot_class::totals).count),
         rows_(bytes_) {}
@@ -136,7 +136,7 @@ private:
 class pass_times {
 public:
   //! @pre the GPU of the device is current.
-  pass_times(plan_view const& work, int device) : start_(cudaEventDefault) {
+  pass_times(plan const& work, int device) : start_(cudaEventDefault) {
     auto const steps = work.program_of(device);
     before_.resize(steps.size());
     behind_.resize(steps.size());
@@ -192,18 +192,18 @@ class device_board {
 public:
   //! @param shared memory and streams that other plans of the device use, too; it outlives this.
   //! @pre nothing runs on it: its memory may grow.
-  device_board(plan_view const& work, int device, shared_device& shared, board_options chosen = {})
+  device_board(plan const& work, int device, shared_device& shared, board_options chosen = {})
       : shared_(&shared),
-        shared_lanes_(chosen.one_message_stream ? std::max(0, work.lanes[device] - 1) : 0),
+        shared_lanes_(chosen.one_message_stream ? std::max(0, work.lanes_of(device) - 1) : 0),
         ranges_(chosen.ranges ? item_ranges(work, device) : item_ranges()) {
     current_device const scope(gpu());
-    shared.reserve(chosen.guarded ? 0 : work.arena_bytes[device], work.host_bytes_of(device));
+    shared.reserve(chosen.guarded ? 0 : work.arena_bytes_of(device), work.host_bytes_of(device));
     if (chosen.guarded)
       guards_.emplace(work, device);
     if (work.validation != step_validation::at_once)
       decisions_.emplace(work, device);
     auto const steps = work.program_of(device);
-    std::size_t last = static_cast<std::size_t>(work.lanes[device] - shared_lanes_);
+    std::size_t last = static_cast<std::size_t>(work.lanes_of(device) - shared_lanes_);
     for (item const& step : steps)
       last = std::max(last, index_for(step));
     shared.reserve_streams(last + 1);
@@ -245,7 +245,7 @@ public:
   //! The arena on the host, pinned; null where nothing waits there.
   [[nodiscard]] std::byte* host_memory() const noexcept { return shared_->host_memory(); }
   //! The slots of the device. @param work, device as the board was made with.
-  [[nodiscard]] rooms::arena slots(plan_view const& work, int device) const noexcept {
+  [[nodiscard]] rooms::arena slots(plan const& work, int device) const noexcept {
     return {work,
             device,
             memory(),
@@ -431,7 +431,7 @@ private:
 //!         lane.
 template <class Stages, class Transport>
 struct stream_device {
-  plan_view work;       //!< the plan
+  plan const& work;     //!< the plan
   int device;           //!< its device of the plan
   device_board& board;  //!< streams, events and memory
   Stages& stages;       //!< what runs the passes
@@ -465,7 +465,7 @@ struct stream_device {
   //! Enqueues a pass, a hook or a copy.
   void run(int index, item const& step) {
     open_range const range = board.ranges().open(index);
-    if (rooms::is_copy(*work.over.declared, step))
+    if (rooms::is_copy(work.over.declared, step))
       return copy(index, step);
     cudaStream_t const its = rooms::runs_beside(step) ? board.stream_for(step) : board.compute();
     poison(step);

@@ -32,7 +32,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 class device_guards {
 public:
   //! Allocates and fills the memory. @pre the device's GPU is current.
-  device_guards(plan_view const& work, int device)
+  device_guards(plan const& work, int device)
       : slots_{work, device, nullptr, nullptr, rooms::guard_bytes}, memory_(slots_.bytes()),
         outputs_(outputs_of(work, device)),
         ends_(static_cast<std::int64_t>(outputs_.size()) * end_bytes) {
@@ -107,15 +107,15 @@ private:
 
   //! In the order of the program. Poison is in slots with guards only, and a pass that runs again
   //! need not write what has been sent.
-  [[nodiscard]] static std::vector<written> outputs_of(plan_view const& work, int device) {
+  [[nodiscard]] static std::vector<written> outputs_of(plan const& work, int device) {
     rooms::arena const slots{work, device, nullptr, nullptr, rooms::guard_bytes};
     std::vector<written> all;
     auto const steps = work.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       item const& step = steps[i];
       if (step.what != operation::run || step.about != rooms::subject::pass ||
-          rooms::is_copy(*work.over.declared, step) ||
-          (*work.over.declared)[step.work.kind].calls == stage_call::recompute)
+          rooms::is_copy(work.over.declared, step) ||
+          work.over.declared[step.work.kind].calls == stage_call::recompute)
         continue;
       for (use const& into : work.uses_of(step))
         if (into.at == rooms::slot_place::outputs && into.bytes > 0 && slots.guards(into.of))

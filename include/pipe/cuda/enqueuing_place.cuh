@@ -35,7 +35,7 @@ struct enqueuing_place {
   }
 
   //! The call that the thread is in: "the forward of stage 1, microbatch 0 (item 3 of 40)".
-  [[nodiscard]] std::string in_words(plan_view const& work) const {
+  [[nodiscard]] std::string in_words(plan const& work) const {
     int const of = device.load(std::memory_order_relaxed);
     int const at = item.load(std::memory_order_relaxed);
     if (of == nothing || at == nothing)

@@ -25,7 +25,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 //! Refuses plans that decide on the host, in the middle of an iteration, whether it goes on:
 //! for runners that launch an iteration as a whole.
 //! @throws std::invalid_argument
-inline void refuse_validation(plan_view const& work) {
+inline void refuse_validation(plan const& work) {
   if (work.validation != step_validation::at_once)
     throw std::invalid_argument(
       "run: a CUDA graph is launched as a whole, and cannot ask the host in the middle of an "

@@ -154,8 +154,7 @@ public:
   //! @brief As `thread_runner::reserve`, on this rank; not collective. @throws error when CUDA
   //! does.
   void reserve(plan const& later) {
-    plan_view const view = later.view();
-    reserve(view.arena_bytes[rank_], view.host_bytes_of(rank_));
+    reserve(later.arena_bytes_of(rank_), later.host_bytes_of(rank_));
   }
   //! @brief The same by numbers of bytes.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
@@ -278,9 +277,9 @@ private:
     detail::check_environment();
   }
   void check_plan(plan const& work) const {
-    detail::rooms::check_stages(work.view(), stages_, rank_);
+    detail::rooms::check_stages(work, stages_, rank_);
     if (options_.graph)
-      detail::refuse_validation(work.view());
+      detail::refuse_validation(work);
   }
 
   //! Compares a plan with that of rank 0; before the first one, the text of the run.
@@ -290,7 +289,7 @@ private:
     if (taken_ == 0)
       agree_on_text(line_, options_.about, rank_, options_.name, options_.deadline);
     detail::rooms::agree_on_plan(line_,
-                                 work.view(),
+                                 work,
                                  rank_,
                                  (options_.checked ? "checked " : "") + options_.elements,
                                  options_.name +

@@ -70,12 +70,12 @@ public:
           place_.pulse,
           [this] {
             rooms::answer_in_pass(line_, options_.name, rank_, answered_, [this] {
-              return place_.in_words(running_->view);
+              return place_.in_words(running_->lowered);
             });
           },
           [this] {
             return "nccl: " + rooms::tell_of_hang(
-                                line_, options_.name, rank_, place_.in_words(running_->view));
+                                line_, options_.name, rank_, place_.in_words(running_->lowered));
           }) {}
   nccl_machine(nccl_machine const&) = delete;
   nccl_machine& operator=(nccl_machine const&) = delete;
@@ -88,12 +88,12 @@ public:
   //! @pre no step runs.
   void take(plan work, std::size_t at, int number) {
     running_ = nullptr;
-    if (outgrows(work.view(), plans_)) // what is in graphs moves
+    if (outgrows(work, plans_)) // what is in graphs moves
       for (auto const& each : plans_)
         each->iteration.destroy();
     coming_ = std::make_unique<nccl_plan>(std::move(work), rank_, number, shared_, options_);
     messages_.make(options_, coming_->lanes, number);
-    if (coming_->view.lanes[rank_] > 0)
+    if (coming_->lowered.lanes_of(rank_) > 0)
       messages_.connect(coming_->lanes, coming_->board.stream_at(1));
     meet("connected" + (number == 0 ? std::string() : " for plan " + std::to_string(number)));
     if (at == plans_.size())
@@ -113,10 +113,10 @@ public:
   //! Plans that were taken and are there.
   [[nodiscard]] std::size_t plans() const noexcept { return plans_.size(); }
   //! A plan that was taken.
-  [[nodiscard]] plan_view const& view(std::size_t at) const noexcept { return plans_[at]->view; }
+  [[nodiscard]] plan const& view(std::size_t at) const noexcept { return plans_[at]->lowered; }
 
   //! @throws std::invalid_argument for a plan that may not follow the last step.
-  void check_turn(std::size_t at) const { carried_.check(plans_[at]->view); }
+  void check_turn(std::size_t at) const { carried_.check(plans_[at]->lowered); }
 
   //! Runs one iteration and waits for its end.
   //! @param at the place of its plan.
@@ -137,8 +137,8 @@ public:
       trust_messages();
     trust_stages();
     ++running_->steps;
-    if (running_->view.validation != step_validation::at_once)
-      carried_.take(running_->board.slots(running_->view, rank_), begins_again());
+    if (running_->lowered.validation != step_validation::at_once)
+      carried_.take(running_->board.slots(running_->lowered, rank_), begins_again());
     now_.text = "is between two steps";
   }
 
@@ -161,7 +161,7 @@ public:
       rooms::gather_trace(line_,
                           options_.name + "/times of step " + std::to_string(number) + '/',
                           rank_,
-                          running_->work,
+                          running_->lowered,
                           options_.deadline,
                           now_,
                           [&](std::size_t item, bool end) { return own.seconds(item, end, own); });
@@ -171,7 +171,8 @@ public:
 
   //! The rows of the totals of the last step on the host, until the next call.
   [[nodiscard]] totals rows() {
-    return rows_on_host(running_->board.slots(running_->view, rank_).all_totals(), origin(), rows_);
+    return rows_on_host(
+      running_->board.slots(running_->lowered, rank_).all_totals(), origin(), rows_);
   }
   //! True when the last step found the optimizer's step of the iteration before wrong.
   [[nodiscard]] bool begins_again() const noexcept {
@@ -229,7 +230,7 @@ private:
   void run_iteration() {
     typename rooms::watchdog_for<Clock>::watch const watch(watchdog_);
     if (std::exchange(shared_.moved, false))
-      rooms::tell_moved(stages_, running_->view, rank_);
+      rooms::tell_moved(stages_, running_->lowered, rank_);
     launch();
     wait_until([&] { return launched() && iteration_end_.happened(); });
   }
@@ -327,16 +328,17 @@ private:
     nccl_plan& run = *running_;
     if (run.checks)
       run.checks->begin(origin());
-    bool const validated = run.view.validation != step_validation::at_once;
+    bool const validated = run.lowered.validation != step_validation::at_once;
     if (validated) {
-      auto const rows = carried_.hand_on(run.view); // other ranks get theirs from the last one
-      run.board.decisions()->begin(
-        run.board.slots(run.view, rank_), rank_ + 1 == devices_ ? rows : rows.first(0), origin());
+      auto const rows = carried_.hand_on(run.lowered); // other ranks get theirs from the last one
+      run.board.decisions()->begin(run.board.slots(run.lowered, rank_),
+                                   rank_ + 1 == devices_ ? rows : rows.first(0),
+                                   origin());
     }
     run.board.fork(captured);
     messages_.carry(run.lanes);
-    stream_device<Stages, transport> own{run.view, rank_, run.board, stages_, messages_};
-    (void)rooms::advance(run.view, rank_, run.position, own, [&](auto& device, int next) {
+    stream_device<Stages, transport> own{run.lowered, rank_, run.board, stages_, messages_};
+    (void)rooms::advance(run.lowered, rank_, run.position, own, [&](auto& device, int next) {
       place_.leave();
       run.launched = captured ? 0 : next;
       if (next == run.items())

@@ -33,7 +33,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 
 //! The lanes of one plan on one rank: the communicators for their messages.
 struct message_lanes {
-  plan_view work;                      //!< the plan
+  plan const& work;                    //!< the plan
   message_checks* checks = nullptr;    //!< makes and compares headers; null where there are none
   std::vector<communicator*> all = {}; //!< of the plan
   std::vector<communicator*> by_lane = {}; //!< [lanes]
@@ -110,7 +110,7 @@ public:
       }
       settle(*each, "ncclCommInitRankConfig");
     }
-    lanes.by_lane.assign(static_cast<std::size_t>(lanes.work.lanes[device_]), nullptr);
+    lanes.by_lane.assign(static_cast<std::size_t>(lanes.work.lanes_of(device_)), nullptr);
     for (item const& step : lanes.work.program_of(device_))
       if (step.what != operation::run)
         lanes.by_lane[lane_of(step)] =
@@ -348,7 +348,7 @@ private:
   }
   //! @param spread as one end of a broadcast.
   void enqueue(communicator const& lane,
-               plan_view const& work,
+               plan const& work,
                item const& step,
                bool spread,
                buffer const& memory,

@@ -41,8 +41,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 //!
 //! The graph is destroyed before the communicators, which wait for the graphs that use them.
 struct nccl_plan {
-  plan work;                              //!< the plan
-  plan_view view;                         //!< of it
+  plan lowered;                           //!< the plan
   int rank;                               //!< the device of the plan that runs here
   int number;                             //!< among all that the runner has taken
   bool watched;                           //!< nccl_options::watched
@@ -58,34 +57,34 @@ struct nccl_plan {
   //! @param shared outlives this; its memory may grow. @pre nothing is on its streams, and its GPU
   //! is current.
   //! @throws std::invalid_argument as one_stream; error
-  nccl_plan(plan lowered, int own, int taken, shared_device& shared, nccl_options const& options)
-      : work(std::move(lowered)), view(work.view()), rank(own), number(taken),
-        watched(options.watched), board(view,
-                                        rank,
-                                        shared,
-                                        {detail::one_stream(options, view.lanes[rank]),
-                                         options.watched,
-                                         options.watched && options.graph,
-                                         options.ranges,
-                                         options.run_ahead,
-                                         options.timed,
-                                         options.guarded}),
+  nccl_plan(plan work, int own, int taken, shared_device& shared, nccl_options const& options)
+      : lowered(std::move(work)), rank(own), number(taken), watched(options.watched),
+        board(lowered,
+              rank,
+              shared,
+              {detail::one_stream(options, lowered.lanes_of(rank)),
+               options.watched,
+               options.watched && options.graph,
+               options.ranges,
+               options.run_ahead,
+               options.timed,
+               options.guarded}),
         checks(options.checked
-                 ? std::make_unique<message_checks>(view, rank, detail::kernels_for_checks())
+                 ? std::make_unique<message_checks>(lowered, rank, detail::kernels_for_checks())
                  : nullptr),
-        lanes{view, checks.get()} {}
+        lanes{lowered, checks.get()} {}
   nccl_plan(nccl_plan const&) = delete;
   nccl_plan& operator=(nccl_plan const&) = delete;
   ~nccl_plan() = default;
 
   //! The items of this rank.
   [[nodiscard]] int items() const noexcept {
-    return static_cast<int>(view.program_of(rank).size());
+    return static_cast<int>(lowered.program_of(rank).size());
   }
 
   //! One of them.
   [[nodiscard]] item const& at(int index) const noexcept {
-    return view.program_of(rank)[static_cast<std::size_t>(index)];
+    return lowered.program_of(rank)[static_cast<std::size_t>(index)];
   }
 
   //! Where this rank stands in its program, for a report.
@@ -116,7 +115,7 @@ struct nccl_plan {
     }
     int const place = threw && position < count ? position : unfinished;
     if (place < count && at(place).what != operation::run)
-      return {text, {view.message_of(at(place)).peer}};
+      return {text, {lowered.message_of(at(place)).peer}};
     return {text, {}};
   }
 
@@ -125,9 +124,9 @@ struct nccl_plan {
   [[nodiscard]] rooms::rank_standing standing_in_launch() const {
     rooms::rank_standing found{
       "is in the launch of its graph, at" + item_in_words(0) + ", or after it", {}};
-    for (item const& step : view.program_of(rank))
+    for (item const& step : lowered.program_of(rank))
       if (step.what != operation::run) {
-        int const peer = view.message_of(step).peer;
+        int const peer = lowered.message_of(step).peer;
         if (std::find(found.waits_for.begin(), found.waits_for.end(), peer) ==
             found.waits_for.end())
           found.waits_for.push_back(peer);
@@ -138,7 +137,7 @@ struct nccl_plan {
   //! " item 3 of 40: " and what it does.
   [[nodiscard]] std::string item_in_words(int index) const {
     return " item " + std::to_string(index) + " of " + std::to_string(items()) + ": " +
-           describe(at(index), view);
+           describe(at(index), lowered);
   }
 };
 

@@ -26,8 +26,8 @@
 namespace pipelining::inline v0_3::cuda::detail {
 
 //! The name of an item in a profile: "F s3 m7 c1", "send F s3 m7 c1 to 2", "optimizer s3".
-[[nodiscard]] inline std::string range_name(item const& step, plan_view const& work) {
-  pipeline_view const& over = work.over;
+[[nodiscard]] inline std::string range_name(item const& step, plan const& work) {
+  pipeline_view const over = work.over;
   auto const number = [](char const* letter, int value) {
     return std::string(letter) + std::to_string(value);
   };
@@ -61,8 +61,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 
 //! The colour of an item in a profile: the colour of its pass in pictures; grey for hooks after
 //! complete gradients.
-[[nodiscard]] constexpr rooms::colour
-range_colour(plan_view const& work, int device, item const& step) {
+[[nodiscard]] constexpr rooms::colour range_colour(plan const& work, int device, item const& step) {
   if (step.about != rooms::subject::pass)
     return {128, 128, 128};
   // A message belongs to the device of the pass that makes it.
@@ -75,7 +74,7 @@ range_colour(plan_view const& work, int device, item const& step) {
       ++count;
     }
   return rooms::shade(
-    (*work.over.declared)[step.work.kind], local, count, step.work.chunk, work.over.extents.chunks);
+    work.over.declared[step.work.kind], local, count, step.work.chunk, work.over.extents.chunks);
 }
 
 #if PIPELINING_HAS_NVTX
@@ -108,7 +107,7 @@ private:
 class item_ranges {
 public:
   item_ranges() = default;
-  item_ranges(plan_view const& work, int device) : domain_(domain()) {
+  item_ranges(plan const& work, int device) : domain_(domain()) {
     if (domain_ == nullptr) // no profiler
       return;
     auto const steps = work.program_of(device);
@@ -164,7 +163,7 @@ class item_ranges {
 public:
   item_ranges() = default;
   //! Nothing to name.
-  item_ranges(plan_view const&, int) {}
+  item_ranges(plan const&, int) {}
   //! Nothing to open.
   [[nodiscard]] open_range open(int) const noexcept { return {}; }
 };

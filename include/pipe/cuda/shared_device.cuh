@@ -103,19 +103,19 @@ private:
 
 //! True when a plan wants more memory on some device than each of the others, so that theirs
 //! may move. The same answer on all ranks.
-//! @param others pointers to what has a `view`.
+//! @param others pointers to what holds a plan, `lowered`.
 template <class Plans>
-[[nodiscard]] bool outgrows(plan_view const& added, Plans const& others) {
+[[nodiscard]] bool outgrows(plan const& added, Plans const& others) {
   for (int device = 0; device < added.over.extents.devices; ++device) {
     std::int64_t most = 0;
     std::int64_t most_on_host = 0;
     for (auto const& each : others) {
-      if (each->view.arena_bytes[device] > most)
-        most = each->view.arena_bytes[device];
-      if (each->view.host_bytes_of(device) > most_on_host)
-        most_on_host = each->view.host_bytes_of(device);
+      if (each->lowered.arena_bytes_of(device) > most)
+        most = each->lowered.arena_bytes_of(device);
+      if (each->lowered.host_bytes_of(device) > most_on_host)
+        most_on_host = each->lowered.host_bytes_of(device);
     }
-    if (added.arena_bytes[device] > most || added.host_bytes_of(device) > most_on_host)
+    if (added.arena_bytes_of(device) > most || added.host_bytes_of(device) > most_on_host)
       return true;
   }
   return false;

@@ -37,7 +37,7 @@ namespace pipelining::inline v0_3::cuda::detail {
 class peer_copies {
 public:
   //! @param boards [P], which must outlive this.
-  peer_copies(plan_view const& work, std::span<device_board> boards)
+  peer_copies(plan const& work, std::span<device_board> boards)
       : work_(work), boards_(boards), posted_(boards.size()),
         meetings_(static_cast<std::size_t>(rooms::message_indices(work))) {
     for (int device = 0; device < work.over.extents.devices; ++device) {
@@ -139,7 +139,7 @@ private:
   }
 
   [[nodiscard]] meeting& at(item const& step) {
-    return meetings_[static_cast<std::size_t>(rooms::message_index(work_, step))];
+    return meetings_[static_cast<std::size_t>(rooms::message_index(work_, work_.over, step))];
   }
   [[nodiscard]] end& end_of(item const& step) {
     return step.what == operation::send ? at(step).sender : at(step).receiver;
@@ -179,7 +179,7 @@ private:
       of.board->complete(group.first + k, of.lane);
   }
 
-  plan_view work_;
+  plan const& work_;
   std::span<device_board> boards_;
   std::vector<posted_group> posted_; // [P]
   std::vector<meeting> meetings_;
@@ -194,7 +194,7 @@ private:
 //! has.
 //! @throws what the functions throw.
 template <class MayRun, class Go>
-bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go go) {
+bool take_turns(plan const& work, std::vector<int>& at, MayRun may_run, Go go) {
   bool moved = false;
   std::vector<int> others;
   for (int device = 0; device < work.over.extents.devices; ++device) {
@@ -232,7 +232,7 @@ bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go 
 //!
 //! @pre prove(work)
 //! @complexity O(n P) for n items.
-[[nodiscard]] inline std::vector<int> drained_order(plan_view const& work) {
+[[nodiscard]] inline std::vector<int> drained_order(plan const& work) {
   std::vector<int> order;
   std::vector<int> at(static_cast<std::size_t>(work.over.extents.devices));
   while (take_turns(
@@ -243,8 +243,7 @@ bool take_turns(plan_view const& work, std::vector<int>& at, MayRun may_run, Go 
 
 //! A plan, the places of its items on the streams of all devices, and how far it has come.
 struct stream_plan {
-  plan work;                              //!< the plan
-  plan_view view;                         //!< of it
+  plan lowered;                           //!< the plan
   std::vector<device_board> boards{};     //!< [P]
   std::optional<peer_copies> transport{}; //!< of messages
   graph iteration{};                      //!< the whole iteration, once it is captured
@@ -256,11 +255,11 @@ struct stream_plan {
 
   //! @param devices [P], which outlive this; their memory may grow.
   //! @pre nothing is on their streams. @throws error
-  stream_plan(plan lowered,
+  stream_plan(plan work,
               std::span<std::unique_ptr<shared_device> const> devices,
               board_options const& chosen)
-      : work(std::move(lowered)), view(work.view()), order(drained_order(view)),
-        position(devices.size()), ends(devices.size()) {
+      : lowered(std::move(work)), order(drained_order(lowered)), position(devices.size()),
+        ends(devices.size()) {
     boards.reserve(devices.size());
     for (std::size_t device = 0; device < devices.size(); ++device) {
       board_options own = chosen;
@@ -270,9 +269,9 @@ struct stream_plan {
         }));
       if (own.run_ahead > 0)
         own.run_ahead = std::max(2, own.run_ahead / sharers);
-      boards.emplace_back(view, static_cast<int>(device), *devices[device], own);
+      boards.emplace_back(lowered, static_cast<int>(device), *devices[device], own);
     }
-    transport.emplace(view, std::span(boards));
+    transport.emplace(lowered, std::span(boards));
   }
   stream_plan(stream_plan const&) = delete;
   stream_plan& operator=(stream_plan const&) = delete;
@@ -287,13 +286,13 @@ struct stream_plan {
     transport->reset();
     for (std::size_t d = 0; d < boards.size(); ++d) {
       position[d] = 0;
-      ends[d] = static_cast<int>(view.program_of(static_cast<int>(d)).size());
+      ends[d] = static_cast<int>(lowered.program_of(static_cast<int>(d)).size());
     }
-    if (view.validation != step_validation::at_once)
+    if (lowered.validation != step_validation::at_once)
       for (device_board& board : boards) {
         current_device const scope(board.gpu());
         bool const last = &board == &boards.back();
-        board.decisions()->begin(board.slots(view, view.over.extents.devices - 1),
+        board.decisions()->begin(board.slots(lowered, lowered.over.extents.devices - 1),
                                  last ? carried : std::span<std::byte const>(),
                                  board.compute());
       }
@@ -303,12 +302,12 @@ struct stream_plan {
   //! messages that come to it all the same, or after its last item.
   void leave_out(int device) {
     auto const d = static_cast<std::size_t>(device);
-    if (!boards[d].begins_again() || position[d] < rooms::behind_validation(view, device))
+    if (!boards[d].begins_again() || position[d] < rooms::behind_validation(lowered, device))
       return;
-    ends[d] = rooms::behind_validation(view, device);
-    auto const items = view.program_of(device);
+    ends[d] = rooms::behind_validation(lowered, device);
+    auto const items = lowered.program_of(device);
     while (static_cast<std::size_t>(position[d]) < items.size() &&
-           !rooms::arrives_early(view, device, items[static_cast<std::size_t>(position[d])]))
+           !rooms::arrives_early(lowered, device, items[static_cast<std::size_t>(position[d])]))
       position[d] = rooms::end_of_group(items, position[d]);
   }
   //! True when a validation has found the step of the iteration before wrong.
@@ -350,12 +349,12 @@ struct stream_plan {
   //! A line for every device that has not ended, as far as was known when it last said so.
   [[nodiscard]] std::string standings() const {
     std::string text;
-    for (int device = 0; device < view.over.extents.devices; ++device) {
+    for (int device = 0; device < lowered.over.extents.devices; ++device) {
       auto const d = static_cast<std::size_t>(device);
       int const at = boards[d].first_unfinished();
       if (at < enqueued(d))
         text += "\n  device " + std::to_string(device) + " has not ended item " +
-                std::to_string(at) + " of " + std::to_string(view.program_of(device).size()) +
+                std::to_string(at) + " of " + std::to_string(lowered.program_of(device).size()) +
                 ": " + in_words(device, at);
     }
     return text;
@@ -366,7 +365,7 @@ struct stream_plan {
   }
   //! Describes an item.
   [[nodiscard]] std::string in_words(int device, int item_index) const {
-    return describe(view.program_of(device)[static_cast<std::size_t>(item_index)], view);
+    return describe(lowered.program_of(device)[static_cast<std::size_t>(item_index)], lowered);
   }
 };
 

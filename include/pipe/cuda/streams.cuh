@@ -146,9 +146,8 @@ public:
 
   //! @brief As `thread_runner::reserve`. @pre all steps have ended. @throws error when CUDA does.
   void reserve(plan const& later) {
-    plan_view const view = later.view();
-    reserve([&](int device) { return view.arena_bytes[device]; },
-            [&](int device) { return view.host_bytes_of(device); });
+    reserve([&](int device) { return later.arena_bytes_of(device); },
+            [&](int device) { return later.host_bytes_of(device); });
   }
   //! @brief The same by numbers of bytes.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
@@ -192,12 +191,12 @@ public:
   [[nodiscard]] pipelining::totals totals() {
     if (now_ == nullptr || stuck_)
       return {};
-    bool const at_end = detail::rooms::steps_early(now_->view.validation);
-    int const device = at_end ? now_->view.over.extents.devices - 1 : 0;
+    bool const at_end = detail::rooms::steps_early(now_->lowered.validation);
+    int const device = at_end ? now_->lowered.over.extents.devices - 1 : 0;
     detail::device_board const& board = now_->boards[static_cast<std::size_t>(device)];
     current_device const scope(board.gpu());
     return detail::rows_on_host(
-      board.slots(now_->view, device).all_totals(), board.compute(), rows_);
+      board.slots(now_->lowered, device).all_totals(), board.compute(), rows_);
   }
 
   //! @brief The passes of the last step with their measured start and end by events, in seconds
@@ -208,7 +207,7 @@ public:
   [[nodiscard]] dynamic_timetable trace() {
     if (!options_.timed || now_ == nullptr || now_->steps == 0)
       throw std::logic_error("cuda: there is no trace; set stream_options::timed and run a step");
-    return detail::rooms::trace_of(now_->work, [&](int device, std::size_t item, bool end) {
+    return detail::rooms::trace_of(now_->lowered, [&](int device, std::size_t item, bool end) {
       detail::device_board& board = now_->boards[static_cast<std::size_t>(device)];
       detail::device_board& first = now_->boards.front();
       detail::pass_times const& clock = *(board.gpu() == first.gpu() ? first : board).times();
@@ -273,7 +272,7 @@ private:
     int number = 0;
     for (auto const& each : machine_->devices) {
       if (std::exchange(each->moved, false))
-        detail::rooms::tell_moved(stages_, now_->view, number);
+        detail::rooms::tell_moved(stages_, now_->lowered, number);
       ++number;
     }
     if (options_.graph && now_->steps >= options_.warm_up) {
@@ -285,9 +284,10 @@ private:
     } else {
       enqueue(false);
     }
-    if (now_->view.validation != step_validation::at_once)
-      carried_.take(now_->boards.back().slots(now_->view, now_->view.over.extents.devices - 1),
-                    begins_again());
+    if (now_->lowered.validation != step_validation::at_once)
+      carried_.take(
+        now_->boards.back().slots(now_->lowered, now_->lowered.over.extents.devices - 1),
+        begins_again());
   }
 
   void refuse_after_failure() const {
@@ -297,27 +297,27 @@ private:
 
   void check_turn(plan_number which) const {
     detail::rooms::check_number(which, machine_->plans.size());
-    carried_.check(machine_->plans[static_cast<std::size_t>(which.index)]->view);
+    carried_.check(machine_->plans[static_cast<std::size_t>(which.index)]->lowered);
   }
   void check_plan(plan const& work) const {
-    detail::rooms::check_stages(work.view(), stages_);
+    detail::rooms::check_stages(work, stages_);
     if (options_.graph)
-      detail::refuse_validation(work.view());
+      detail::refuse_validation(work);
   }
 
   plan_number put(plan work, std::size_t at) {
     refuse_after_failure();
-    plan_view const& first = machine_->plans.front()->view;
+    plan const& first = machine_->plans.front()->lowered;
     detail::rooms::check_addition(first, work);
     for (int stage = 0; stage < first.over.extents.stages(); ++stage)
-      if (gpu_of(first, stage) != gpu_of(work.view(), stage))
+      if (gpu_of(first, stage) != gpu_of(work, stage))
         throw std::invalid_argument("cuda: the plans of a runner keep each stage on the same GPU, "
                                     "but this one places stage " +
                                     std::to_string(stage) +
                                     " elsewhere; make another runner for it");
     check_plan(work);
     now_ = nullptr;
-    if (detail::outgrows(work.view(), machine_->plans)) // what is in graphs moves
+    if (detail::outgrows(work, machine_->plans)) // what is in graphs moves
       for (auto const& each : machine_->plans)
         each->iteration = graph();
     auto added = made(std::move(work));
@@ -327,7 +327,7 @@ private:
     return {static_cast<int>(at)};
   }
 
-  [[nodiscard]] int gpu_of(plan_view const& work, int stage) const {
+  [[nodiscard]] int gpu_of(plan const& work, int stage) const {
     return options_.gpus[static_cast<std::size_t>(device_of(work, stage))];
   }
 
@@ -352,10 +352,10 @@ private:
   //! Enqueues all items. Also where a stage throws, the origin ends after all enqueued work.
   void enqueue(bool captured) {
     detail::stream_plan& work = *now_;
-    work.begin(carried_.hand_on(work.view), captured);
+    work.begin(carried_.hand_on(work.lowered), captured);
     current_device current(work.boards.front().gpu());
     auto const go = [&](int device) { enqueue_next(device, captured, current); };
-    if (work.view.validation == step_validation::at_once)
+    if (work.lowered.validation == step_validation::at_once)
       std::for_each(work.order.begin(), work.order.end(), go);
     else
       enqueue_as_known(current, go);
@@ -374,8 +374,8 @@ private:
       enqueuing_device own = on_streams(device);
       (void)left_.is_over(); // a look in time
       place_.enter(device, work.position[d]);
-      work.position[d] =
-        detail::rooms::execute_item(work.view, work.view.program_of(device), work.position[d], own);
+      work.position[d] = detail::rooms::execute_item(
+        work.lowered, work.lowered.program_of(device), work.position[d], own);
       place_.leave();
     } catch (error const&) {
       stuck_ = true;
@@ -394,7 +394,7 @@ private:
     std::vector<int> at(work.position.size());
     auto const ended = [&] {
       for (std::size_t d = 0; d < at.size(); ++d)
-        if (static_cast<std::size_t>(at[d]) < work.view.program_of(static_cast<int>(d)).size())
+        if (static_cast<std::size_t>(at[d]) < work.lowered.program_of(static_cast<int>(d)).size())
           return false;
       return true;
     };
@@ -403,7 +403,7 @@ private:
       current.change_to(work.boards[d].gpu());
       enqueuing_device own = on_streams(device);
       return own.knows_enough_for(
-        work.view.program_of(device)[static_cast<std::size_t>(work.position[d])]);
+        work.lowered.program_of(device)[static_cast<std::size_t>(work.position[d])]);
     };
     auto const go_on = [&](int device) {
       go(device);
@@ -411,11 +411,11 @@ private:
       at[static_cast<std::size_t>(device)] = work.position[static_cast<std::size_t>(device)];
     };
     while (!ended())
-      wait_until([&] { return detail::take_turns(work.view, at, knows, go_on); });
+      wait_until([&] { return detail::take_turns(work.lowered, at, knows, go_on); });
   }
 
   [[nodiscard]] enqueuing_device on_streams(int device) {
-    return {now_->view,
+    return {now_->lowered,
             device,
             now_->boards[static_cast<std::size_t>(device)],
             stages_,
@@ -430,7 +430,7 @@ private:
     launcher_->check();
     end_recorded_ = true;
     for (std::size_t d = 0; d < now_->position.size(); ++d)
-      now_->position[d] = static_cast<int>(now_->view.program_of(static_cast<int>(d)).size());
+      now_->position[d] = static_cast<int>(now_->lowered.program_of(static_cast<int>(d)).size());
   }
 
   void check_guards() {
@@ -493,7 +493,7 @@ private:
   [[nodiscard]] std::string sentence_of_hang() const {
     int const device = place_.device.load(std::memory_order_relaxed);
     return "cuda: no progress before the deadline: device " + std::to_string(std::max(device, 0)) +
-           " is not back from " + place_.in_words(now_->view);
+           " is not back from " + place_.in_words(now_->lowered);
   }
 
   [[nodiscard]] std::string standings() const {

@@ -121,7 +121,7 @@ public:
   //! @param number of the plan in its runner.
   //! @param guarded as mpi_options::guarded.
   //! @throws std::length_error for a message that is too large for MPI.
-  mpi_device(plan_view const& work,
+  mpi_device(plan const& work,
              Stages& stages,
              int device,
              mpi_wait<Clock>& patience,
@@ -133,7 +133,7 @@ public:
         guard_(guarded ? guard_bytes : 0), number_(number), memory_(&memory),
         guards_(arena{work, device}), passes_(work, device),
         requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
-        completed_(static_cast<std::size_t>(work.lanes[device]), nothing) {
+        completed_(static_cast<std::size_t>(work.lanes_of(device)), nothing) {
     for (item const& step : steps())
       if (bytes_of(step) > std::numeric_limits<int>::max())
         throw std::length_error("run: MPI counts a message in an int, and a message of " +
@@ -170,7 +170,7 @@ public:
   //! @param other_before another plan has used the memory, or nobody yet.
   void begin(bool other_before) {
     if (other_before)
-      guards_ = slot_guards(slots());
+      guards_.emplace(slots());
     step_start_ = Clock::now();
     std::fill(completed_.begin(), completed_.end(), nothing);
     at_.store(nothing, std::memory_order_relaxed);
@@ -200,7 +200,7 @@ public:
   //! The times of the passes of the last step, in seconds since it began.
   [[nodiscard]] host_passes const& passes() const noexcept { return passes_; }
   [[nodiscard]] Stages& stages() noexcept { return *stages_; }
-  [[nodiscard]] slot_guards& guards() noexcept { return guards_; }
+  [[nodiscard]] slot_guards& guards() noexcept { return *guards_; }
   [[nodiscard]] double seconds() const { return seconds(Clock::now()); }
   double enter(int index) {
     auto const now = Clock::now();
@@ -229,9 +229,9 @@ public:
   //! Waits until all passes and messages are complete.
   void finish() {
     passes_.wait_for_all(*this);
-    for (int lane = 0; lane < work_.lanes[device_]; ++lane)
+    for (int lane = 0; lane < work_.lanes_of(device_); ++lane)
       complete_lane(lane, static_cast<int>(steps().size()) - 1);
-    guards_.check_all();
+    guards_->check_all();
     at_.store(static_cast<int>(steps().size()), std::memory_order_relaxed);
   }
 
@@ -291,7 +291,7 @@ private:
 
   void post_one(int index, item const& step) {
     if (step.what == operation::receive)
-      guards_.before(step);
+      guards_->before(step);
     buffer const memory = slots().message(step);
     int const count = static_cast<int>(bytes_of(step));
     // Every MPI has tags up to 32767. Ranks that run different plans wait for each other until the
@@ -350,7 +350,7 @@ private:
                    failure_cause::library};
   }
 
-  plan_view work_;
+  plan const& work_;
   Stages* stages_;
   int device_;
   mpi_wait<Clock>* patience_;
@@ -358,7 +358,7 @@ private:
   std::int64_t guard_;
   int number_;
   mpi_memory* memory_;
-  slot_guards guards_;
+  std::optional<slot_guards> guards_; // of the memory, which moves
   host_passes passes_;
   typename Clock::time_point step_start_{};
   std::vector<MPI_Request> requests_; // [items]

@@ -152,10 +152,10 @@ public:
 
   //! @brief As `thread_runner::reserve`, on this rank; not collective.
   void reserve(plan const& later) {
-    plan_view const view = later.view();
-    reserve(detail::arena{view, rank_, nullptr, nullptr, options_.guarded ? detail::guard_bytes : 0}
-              .bytes(),
-            view.host_bytes_of(rank_));
+    reserve(
+      detail::arena{later, rank_, nullptr, nullptr, options_.guarded ? detail::guard_bytes : 0}
+        .bytes(),
+      later.host_bytes_of(rank_));
   }
   //! @brief The same by numbers of bytes.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
@@ -175,7 +175,7 @@ public:
     refuse_after_failure();
     detail::check_number(which, plans_.size());
     mpi_plan& next = *plans_[static_cast<std::size_t>(which.index)];
-    carried_.check(next.view);
+    carried_.check(next.lowered);
     next.runs->begin(now_running_ != &next);
     now_running_ = &next;
     // Ranks before the last one get their rows from it; there what is carried is of no use.
@@ -189,9 +189,9 @@ public:
       {
         typename detail::watchdog<Clock>::watch const watch(*watchdog_);
         if (memory_.moved)
-          detail::tell_moved(*stages_, next.view, rank_);
+          detail::tell_moved(*stages_, next.lowered, rank_);
         memory_.moved = false;
-        detail::execute(next.view, rank_, *next.runs);
+        detail::execute(next.lowered, rank_, *next.runs);
       }
       carried_.take(next.runs->slots(), next.runs->begins_again());
     } catch (detail::run_stop const& stop) {
@@ -239,7 +239,7 @@ public:
         patience_.line,
         options_.name + "/trace " + std::to_string(traces_++) + '/',
         rank_,
-        ran.work,
+        ran.lowered,
         options_.deadline,
         now_,
         [&](std::size_t item, bool end) { return (end ? own.ends() : own.starts())[item]; });
@@ -265,11 +265,8 @@ private:
 
   //! A plan of the runner, and the device that runs it here.
   struct mpi_plan {
-    plan work;
-    plan_view view = work.view();
+    plan lowered;
     std::unique_ptr<device> runs{};
-
-    explicit mpi_plan(plan lowered) : work(std::move(lowered)) {}
   };
 
   static constexpr int fine = -2;
@@ -327,7 +324,7 @@ private:
     check(MPI_Comm_set_errhandler(channel_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
 
-  [[nodiscard]] plan_view const& first() const { return plans_.front()->view; }
+  [[nodiscard]] plan const& first() const { return plans_.front()->lowered; }
 
   void refuse_after_failure() const {
     if (failed_ != fine)
@@ -341,19 +338,19 @@ private:
   //! @param at its number; that of another, which is gone then, or of none.
   template <class Prepare>
   void take(plan work, std::size_t at, Prepare prepare) {
-    auto added = std::make_unique<mpi_plan>(std::move(work));
+    auto added = std::make_unique<mpi_plan>(mpi_plan{std::move(work)});
     int const number = static_cast<int>(at);
     std::string const name = options_.name + (taken_ == 0 ? "" : "/plan " + std::to_string(taken_));
     ++taken_;
-    detail::check_stages(added->view, *stages_, rank_);
+    detail::check_stages(added->lowered, *stages_, rank_);
     detail::agree_on_plan(
-      patience_.line, added->view, rank_, options_.elements, name, options_.deadline);
+      patience_.line, added->lowered, rank_, options_.elements, name, options_.deadline);
     patience_.line.barrier(name + "/agreed", devices_, options_.deadline);
     prepare();
     added->runs = std::make_unique<device>(
-      added->view, *stages_, rank_, patience_, channel_, memory_, number, options_.guarded);
+      added->lowered, *stages_, rank_, patience_, channel_, memory_, number, options_.guarded);
     now_running_ = nullptr; // memory may have moved
-    connect(added->view);
+    connect(added->lowered);
     patience_.line.barrier(name + "/connected", devices_, options_.deadline);
     if (at == plans_.size())
       plans_.emplace_back();
@@ -361,7 +358,7 @@ private:
   }
 
   //! An empty message each way between all ranks that will exchange any: MPI connects at first use.
-  void connect(plan_view const& work) {
+  void connect(plan const& work) {
     std::vector<int> peers;
     for (detail::device_pair const& pair : detail::device_pairs(work)) {
       int const peer = pair.one == rank_ ? pair.other : pair.one;

@@ -21,9 +21,9 @@ namespace pipelining::inline v0_3::detail {
 
 //! @brief True for a message of an exchange that brings the same from one device to all others.
 //! @param step one of its ends.
-[[nodiscard]] constexpr bool is_broadcast(plan_view const& work, item const& step) noexcept {
+[[nodiscard]] inline bool is_broadcast(plan const& work, item const& step) noexcept {
   int const exchange = work.exchange_at(step);
-  if (exchange == nothing || work.over.in_group(step.work.stage))
+  if (exchange == nothing || work.over.view().in_group(step.work.stage))
     return false;
   int receivers = 0;
   for (int number = 0; number < readers(work.over, step.work); ++number)
@@ -48,7 +48,7 @@ struct device_pair {
 //! The pairs of devices between which a plan sends messages, in ascending order; not in
 //! rounds yet.
 //! @complexity O(n log E) for n items and E pairs.
-[[nodiscard]] inline std::vector<device_pair> device_pairs(plan_view work) {
+[[nodiscard]] inline std::vector<device_pair> device_pairs(plan const& work) {
   std::map<std::pair<int, int>, device_pair> all;
   for (int device = 0; device < work.over.extents.devices; ++device)
     for (item const& step : work.program_of(device)) {
@@ -167,7 +167,7 @@ connect_rounds(std::vector<device_pair> const& pairs, int devices, long budget =
 }
 
 //! The rounds of the pairs of a plan.
-[[nodiscard]] inline std::vector<device_pair> connect_rounds(plan_view work) {
+[[nodiscard]] inline std::vector<device_pair> connect_rounds(plan const& work) {
   return connect_rounds(device_pairs(work), work.over.extents.devices);
 }
 

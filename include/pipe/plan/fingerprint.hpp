@@ -28,7 +28,7 @@ struct fingerprint {
   //! @param elements the user's word for the types of the elements in messages, such as "bf16": a
   //! plan knows bytes only.
   //! @complexity O(n) for all items and waits.
-  [[nodiscard]] static fingerprint of(plan_view work, std::string_view elements = {});
+  [[nodiscard]] static fingerprint of(plan const& work, std::string_view elements = {});
 
   friend constexpr bool operator==(fingerprint const&, fingerprint const&) = default;
 };
@@ -82,8 +82,8 @@ struct plan_hashes {
 };
 
 //! @param group the number of the group of a message among those of its device
-constexpr void
-add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int group) noexcept {
+inline void
+add_item(plan_hashes& hashes, plan const& work, int device, item const& step, int group) noexcept {
   bool const message = step.what != operation::run;
   hasher& order = message ? hashes.messages : hashes.passes;
   message_end const end = message ? work.message_of(step) : message_end{};
@@ -91,7 +91,7 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int 
   order.add(device, step.what, what.kind, what.overlapped, what.stage, what.microbatch, what.chunk);
   if (step.about != subject::pass)
     order.add(step.about, end.number, rows_of(work, step));
-  if (work.over.edges != nullptr)
+  if (!work.over.edges.empty())
     order.add(end.number);
   if (message) {
     order.add(end.peer, group, end.sequence);
@@ -111,13 +111,13 @@ add_item(plan_hashes& hashes, plan_view work, int device, item const& step, int 
 }
 
 //! Adds the slots and the arena of a device.
-constexpr void add_memory(plan_hashes& hashes, plan_view work, int device) noexcept {
+inline void add_memory(plan_hashes& hashes, plan const& work, int device) noexcept {
   for (int of = 0; of < slot_classes; ++of) {
     slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
     if (layout.count != 0)
       hashes.slots.add(of, layout.count, layout.bytes, layout.offset);
   }
-  hashes.slots.add(work.arena_bytes[device]);
+  hashes.slots.add(work.arena_bytes_of(device));
 }
 
 //! Adds which device holds which stage, and the stage graph.
@@ -142,7 +142,7 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
 //! @param elements the user's word for the types of the elements in messages, such as "bf16": a
 //! plan knows bytes only.
 //! @complexity O(n) for all items and waits.
-[[nodiscard]] inline plan_summary summarise(plan_view work, std::string_view elements = {}) {
+[[nodiscard]] inline plan_summary summarise(plan const& work, std::string_view elements = {}) {
   constexpr char const* placements[] = {"looped", "wave", "bidirectional", "custom"};
   shape const& extents = work.over.extents;
   plan_hashes hashes;
@@ -158,7 +158,7 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
       passes += step.what == operation::run && step.about == subject::pass ? 1 : 0;
     }
     add_memory(hashes, work, device);
-    largest_arena = std::max(largest_arena, work.arena_bytes[device]);
+    largest_arena = std::max(largest_arena, work.arena_bytes_of(device));
   }
   add_places(hashes, work.over);
   plan_summary result;
@@ -200,7 +200,7 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
 
 } // namespace detail
 
-inline fingerprint fingerprint::of(plan_view work, std::string_view elements) {
+inline fingerprint fingerprint::of(plan const& work, std::string_view elements) {
   return detail::summarise(work, elements).print;
 }
 

@@ -139,15 +139,15 @@ inline void check_layouts(plan const& work) {
 //! @throws std::length_error with a sentence for the first device whose arena is larger. It names
 //! the class with the most bytes, and the step at which all of its slots are in use.
 //! @complexity O(P).
-inline void check_budget(plan_view work, std::int64_t limit) {
+inline void check_budget(plan const& work, std::int64_t limit) {
   for (int device = 0; device < work.over.extents.devices; ++device) {
-    bool const counted = work.arena_bytes[device] < most_bytes;
-    if (counted && work.arena_bytes[device] <= limit)
+    bool const counted = work.arena_bytes_of(device) < most_bytes;
+    if (counted && work.arena_bytes_of(device) <= limit)
       continue;
     auto largest = slot_class::activation;
     auto const bytes_of = [&](slot_class of) {
       slot_layout const& layout = work.layout(device, of);
-      return lies_on_host(*work.over.declared, static_cast<int>(of))
+      return lies_on_host(work.over.declared, static_cast<int>(of))
                ? 0
                : times(layout.bytes, layout.count);
     };
@@ -158,7 +158,7 @@ inline void check_budget(plan_view work, std::int64_t limit) {
     item const& peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
     throw std::length_error(
       "plan: an arena is over the memory limit (device " + std::to_string(device) + ": " +
-      std::to_string(work.arena_bytes[device]) + " of " + std::to_string(limit) +
+      std::to_string(work.arena_bytes_of(device)) + " of " + std::to_string(limit) +
       " bytes; most of it for class " + word(largest) + ", " + std::to_string(layout.count) +
       " slots of " + std::to_string(layout.bytes) + " bytes, first in use together at the " +
       describe_subject(peak, work.over) + ")");
@@ -284,7 +284,7 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
   pipeline_view const over = table.over;
   holder_table const holders(over);
   table.over = holders.over();
-  plan result{.over = over.copy(),
+  plan result{.over = table.over.copy(),
               .policy = Policy::name,
               .key = &Policy::key,
               .duplex_groups = Policy::duplex_groups,

@@ -112,7 +112,7 @@ template <communication_policy Policy = communicators::per_pair,
 //! @return the verdict on `first`, on `next`, or the rule `seam` with the first device concerned.
 //! @complexity as the two proofs.
 //! @source own derivation, see docs/explanation/plan.md
-[[nodiscard]] inline proof prove(plan_view first, plan_view next) {
+[[nodiscard]] inline proof prove(plan const& first, plan const& next) {
   proof verdict = prove(first);
   if (verdict)
     verdict = prove(next);

@@ -65,72 +65,79 @@ using communicator_key = std::int64_t (*)(int from, int to);
 
 } // namespace detail
 
-//! @brief A plan for functions that look at it: pointers to flat arrays, device after device. Owns
-//! nothing.
-struct plan_view {
-  pipeline_view over{};                   //!< the pipeline that it is of
+//! @brief Everything that is decided before the first step: programs, slots, waits and one arena
+//! layout per device.
+struct plan {
+  pipeline over{};                        //!< the pipeline that it is of, with its table of holders
   char const* policy = "";                //!< the name of the communication policy
   detail::communicator_key key = nullptr; //!< messages with equal keys share a communicator
   bool duplex_groups = true;              //!< groups may hold messages of both directions
   bool evaluates = false;                 //!< forward passes only
-  item const* items = nullptr;            //!< [offsets[P]]
-  int const* offsets = nullptr;           //!< [P + 1]
-  std::span<int const> waits{};           //!< numbers of items of the same device
-  std::span<use const> uses{};            //!< of slots, item after item
-  std::span<detail::message_end const> messages{}; //!< their ends, item after item
-  int const* lanes = nullptr;                      //!< [P], lanes of each device
-  detail::slot_layout const* layouts = nullptr;    //!< [P][slot_classes]
-  std::int64_t const* arena_bytes = nullptr;       //!< [P]
-  std::int64_t tied_bytes = 0;              //!< of the gradient of a tied weight; 0: none is tied
-  std::int64_t totals_bytes = 0;            //!< of a stage's row of the totals; 0: no totals
-  int other_messages = 0;                   //!< messages that no pass makes
-  std::int64_t const* host_bytes = nullptr; //!< [P], of the arena on the host
-  step_validation validation = step_validation::at_once; //!< where there are totals
-  std::span<int const> exchanges{};                      //!< of messages, as in `plan`
+  std::int64_t tied_bytes = 0;            //!< of the gradient of a tied weight; 0: none is tied
+  std::int64_t totals_bytes = 0;          //!< of a stage's row of the totals; 0: no totals
+  int other_messages = 0;                 //!< messages that no pass makes
+  std::vector<item> items{};              //!< row after row, each in its order
+  std::vector<int> offsets{};             //!< [P + 1], where a device's items begin
+  std::vector<int> waits{}; //!< what items wait for, item after item: numbers on their device
+  std::vector<use> uses{};  //!< of slots, item after item
+  std::vector<detail::message_end> messages{};           //!< their ends, item after item
+  std::vector<int> lanes{};                              //!< [P], lanes of each device
+  std::vector<detail::slot_layout> layouts{};            //!< [P][slot_classes]
+  std::vector<std::int64_t> arena_bytes{};               //!< [P]
+  std::vector<std::int64_t> host_bytes{};                //!< [P], of the arenas on the host
+  step_validation validation = step_validation::at_once; //!< of the step of the optimizer
+  //! The numbers of the exchanges that messages are part of, the same at all of their ends; empty
+  //! where none is. An exchange is one step of all devices that take part.
+  std::vector<int> exchanges{};
 
+  //! @brief The lanes of a device.
+  [[nodiscard]] int lanes_of(int device) const noexcept { return lanes.data()[device]; }
   //! @brief The streams of a device: one that computes, one for each lane, one for each engine that
   //! copies.
-  [[nodiscard]] constexpr int streams(int device) const noexcept {
-    return lanes[device] + over.declared->engines;
+  [[nodiscard]] int streams(int device) const noexcept {
+    return lanes_of(device) + over.declared.engines;
+  }
+  //! @brief Bytes of a device's arena.
+  [[nodiscard]] std::int64_t arena_bytes_of(int device) const noexcept {
+    return arena_bytes.data()[device];
   }
   //! @brief Bytes of a device's arena on the host.
-  [[nodiscard]] constexpr std::int64_t host_bytes_of(int device) const noexcept {
-    return host_bytes == nullptr ? 0 : host_bytes[device];
+  [[nodiscard]] std::int64_t host_bytes_of(int device) const noexcept {
+    return host_bytes.empty() ? 0 : host_bytes.data()[device];
   }
   //! @brief The program of one device.
-  [[nodiscard]] constexpr std::span<item const> program_of(int device) const noexcept {
-    return {items + offsets[device],
-            static_cast<std::size_t>(offsets[device + 1] - offsets[device])};
+  [[nodiscard]] std::span<item const> program_of(int device) const noexcept {
+    int const* const first = offsets.data() + device;
+    return {items.data() + first[0], static_cast<std::size_t>(first[1] - first[0])};
   }
   //! The items of the device that an item waits for.
-  [[nodiscard]] constexpr std::span<int const> waits_of(item const& step) const noexcept {
+  [[nodiscard]] std::span<int const> waits_of(item const& step) const noexcept {
     return {waits.data() + step.first_wait, step.wait_count};
   }
   //! The slots that an item uses.
-  [[nodiscard]] constexpr std::span<use const> uses_of(item const& step) const noexcept {
+  [[nodiscard]] std::span<use const> uses_of(item const& step) const noexcept {
     return {uses.data() + step.first_use, step.use_count};
   }
   //! The slot that an item is handed in a place, the first one of a list; `nothing` where there is
   //! none.
-  [[nodiscard]] constexpr use use_at(detail::slot_place place, item const& step) const noexcept {
+  [[nodiscard]] use use_at(detail::slot_place place, item const& step) const noexcept {
     for (use const& one : uses_of(step))
       if (one.at == place)
         return one;
     return {};
   }
   //! The message of an item that sends or receives.
-  [[nodiscard]] constexpr detail::message_end const& message_of(item const& step) const noexcept {
-    return messages[static_cast<std::size_t>(step.message)];
+  [[nodiscard]] detail::message_end const& message_of(item const& step) const noexcept {
+    return messages.data()[step.message];
   }
   //! The exchange that the message of an item is part of, or `nothing`.
-  [[nodiscard]] constexpr int exchange_at(item const& step) const noexcept {
+  [[nodiscard]] int exchange_at(item const& step) const noexcept {
     auto const at = static_cast<std::size_t>(step.message);
-    return at < exchanges.size() ? exchanges[at] : nothing;
+    return exchanges.empty() || at >= exchanges.size() ? nothing : exchanges[at];
   }
   //! The layout of the slots of a class.
-  [[nodiscard]] constexpr detail::slot_layout const& layout(int device,
-                                                            slot_class of) const noexcept {
-    return layouts[device * detail::slot_classes + static_cast<int>(of)];
+  [[nodiscard]] detail::slot_layout const& layout(int device, slot_class of) const noexcept {
+    return layouts.data()[device * detail::slot_classes + static_cast<int>(of)];
   }
 };
 
@@ -142,88 +149,39 @@ namespace detail {
 }
 
 //! The rows of totals or of copies that a step is about, which has one use; else 0.
-[[nodiscard]] constexpr int rows_of(plan_view const& work, item const& step) noexcept {
+[[nodiscard]] inline int rows_of(plan const& work, item const& step) noexcept {
   bool const some = step.about == subject::add_copies ||
                     (step.about != subject::pass && class_of(step.about) == slot_class::totals);
   return some && step.use_count > 0 ? work.uses_of(step)[0].count : 0;
 }
 
 //! The number of values of `message_index`.
-[[nodiscard]] constexpr int message_indices(plan_view const& work) noexcept {
-  return work.over.pass_indices() * graph_width(work.over) + work.other_messages;
+[[nodiscard]] inline int message_indices(plan const& work) noexcept {
+  pipeline_view const over = work.over;
+  return over.pass_indices() * graph_width(over) + work.other_messages;
 }
 
 //! A dense number for a message, the same at both of its ends.
-//! @param step one of them
-[[nodiscard]] constexpr int message_index(plan_view const& work, item const& step) noexcept {
-  int const maker =
-    step.about == subject::pass ? pass_index(work.over, step.work) : work.over.pass_indices();
-  return maker * graph_width(work.over) + work.message_of(step).number;
+//! @param over the pipeline of the plan @param step one of them
+[[nodiscard]] inline int
+message_index(plan const& work, pipeline_view const& over, item const& step) noexcept {
+  int const maker = step.about == subject::pass ? pass_index(over, step.work) : over.pass_indices();
+  return maker * graph_width(over) + work.message_of(step).number;
 }
 
 } // namespace detail
 
 //! @brief The device that holds `stage` for `microbatch` in a plan.
-[[nodiscard]] constexpr int
-device_of(plan_view const& work, int stage, int microbatch = 0) noexcept {
+[[nodiscard]] inline int device_of(plan const& work, int stage, int microbatch = 0) noexcept {
   return device_of(work.over, stage, microbatch);
 }
-
-//! @brief Everything that is decided before the first step: programs, slots, waits and one arena
-//! layout per device.
-struct plan {
-  pipeline over{};                                       //!< the pipeline that it is of
-  char const* policy = "";                               //!< the name of the communication policy
-  detail::communicator_key key = nullptr;                //!< which messages share a communicator
-  bool duplex_groups = true;                             //!< groups may have both directions
-  bool evaluates = false;                                //!< forward passes only
-  std::int64_t tied_bytes = 0;                           //!< of the gradient of a tied weight
-  std::int64_t totals_bytes = 0;                         //!< of a stage's row of the totals
-  int other_messages = 0;                                //!< messages that no pass makes
-  std::vector<item> items{};                             //!< row after row, each in its order
-  std::vector<int> offsets{};                            //!< [P + 1], where a device's items begin
-  std::vector<int> waits{};                              //!< what items wait for, item after item
-  std::vector<use> uses{};                               //!< of slots, item after item
-  std::vector<detail::message_end> messages{};           //!< their ends, item after item
-  std::vector<int> lanes{};                              //!< [P], lanes of each device
-  std::vector<detail::slot_layout> layouts{};            //!< [P][slot_classes]
-  std::vector<std::int64_t> arena_bytes{};               //!< [P]
-  std::vector<std::int64_t> host_bytes{};                //!< [P], of the arenas on the host
-  step_validation validation = step_validation::at_once; //!< of the step of the optimizer
-  //! The numbers of the exchanges that messages are part of, the same at all of their ends; empty
-  //! where none is. An exchange is one step of all devices that take part.
-  std::vector<int> exchanges{};
-
-  [[nodiscard]] plan_view view() const noexcept {
-    return {.over = over,
-            .policy = policy,
-            .key = key,
-            .duplex_groups = duplex_groups,
-            .evaluates = evaluates,
-            .items = items.data(),
-            .offsets = offsets.data(),
-            .waits = waits,
-            .uses = uses,
-            .messages = messages,
-            .lanes = lanes.data(),
-            .layouts = layouts.data(),
-            .arena_bytes = arena_bytes.data(),
-            .tied_bytes = tied_bytes,
-            .totals_bytes = totals_bytes,
-            .other_messages = other_messages,
-            .host_bytes = host_bytes.empty() ? nullptr : host_bytes.data(),
-            .validation = validation,
-            .exchanges = exchanges};
-  }
-  operator plan_view() const noexcept { return view(); } // NOLINT(google-explicit-constructor)
-};
 
 namespace detail {
 
 //! The item after the last validation of a device. The items before it may have to run
 //! again. 0 where the device never validates.
 //! @complexity O(n) for n items of the device.
-[[nodiscard]] constexpr int behind_validation(plan_view const& work, int device) noexcept {
+[[nodiscard]] inline int behind_validation(plan const& work, int device) noexcept {
   auto const steps = work.program_of(device);
   for (std::size_t i = steps.size(); validates(work.validation) && i > 0; --i)
     if (steps[i - 1].about == subject::validation)
@@ -233,7 +191,7 @@ namespace detail {
 
 //! The messages that a device sends to another before it validates.
 //! @complexity O(n) for n items of the device.
-[[nodiscard]] constexpr int sent_early(plan_view const& work, int from, int to) noexcept {
+[[nodiscard]] inline int sent_early(plan const& work, int from, int to) noexcept {
   int count = 0;
   int const end = behind_validation(work, from);
   for (int i = 0; i < end; ++i) {
@@ -246,8 +204,7 @@ namespace detail {
 //! True for a message to a device that comes even where the iteration begins again: its
 //! sender has not validated yet when it sends it.
 //! @complexity O(n) for n items of the sender.
-[[nodiscard]] constexpr bool
-arrives_early(plan_view const& work, int device, item const& step) noexcept {
+[[nodiscard]] inline bool arrives_early(plan const& work, int device, item const& step) noexcept {
   return step.what == operation::receive &&
          work.message_of(step).sequence < sent_early(work, work.message_of(step).peer, device);
 }
@@ -334,14 +291,14 @@ describe_subject(item const& step, pipeline_view const& over, int rows = 1) {
 }
 
 //! The same of a step of a plan.
-[[nodiscard]] inline std::string describe_subject(item const& step, plan_view const& work) {
+[[nodiscard]] inline std::string describe_subject(item const& step, plan const& work) {
   return describe_subject(step, work.over, rows_of(work, step));
 }
 
 } // namespace detail
 
 //! @brief A step in words: "send what comes of the forward of stage 1, microbatch 0 to device 2".
-[[nodiscard]] inline std::string describe(item const& step, plan_view const& work) {
+[[nodiscard]] inline std::string describe(item const& step, plan const& work) {
   bool const runs = step.what == operation::run;
   std::string text = detail::word(step.what);
   text += runs || step.about != detail::subject::pass ? " " : " what comes of ";

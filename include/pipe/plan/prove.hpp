@@ -34,8 +34,7 @@ namespace detail {
 
 //! The steps that are no passes of a copy of a stage, by their subjects. The copy of the first
 //! microbatch contributes.
-[[nodiscard]] constexpr flow_set
-wanted_others(plan_view const& work, int stage, int device) noexcept {
+[[nodiscard]] inline flow_set wanted_others(plan const& work, int stage, int device) noexcept {
   bool const copied =
     has_hooks(work) && copies_of(work.over, stage) > 1 && !goes_forward_only(work.over, stage);
   bool const tied = work.tied_bytes > 0 && holds_tied(work.over.extents, stage);
@@ -64,28 +63,27 @@ wanted_others(plan_view const& work, int stage, int device) noexcept {
   return stage * most_copies(over.extents) + copies_below(over, stage, device);
 }
 //! The lane of a copy, `nothing` for a pass of the compute engine.
-[[nodiscard]] constexpr int
-lane_of_engine(plan_view const& work, int device, pass const& what) noexcept {
-  int const row =
-    work.over.declared->engine_row[static_cast<int>((*work.over.declared)[what.kind].on)];
-  return row > 0 ? work.lanes[device] + row - 1 : nothing;
+[[nodiscard]] inline int lane_of_engine(plan const& work, int device, pass const& what) noexcept {
+  int const row = work.over.declared.engine_row[static_cast<int>(work.over.declared[what.kind].on)];
+  return row > 0 ? work.lanes_of(device) + row - 1 : nothing;
 }
 
 //! Notes of all devices. Each writes parts of its own, so several may be looked at side by side.
 struct device_notes {
+  pipeline_view over;     //!< of the plan
   owned<int> sender;      //!< [message_indices], as in entered_messages
   owned<flow_set> kinds;  //!< [S units], of the passes that have run
   owned<flow_set> others; //!< [S copies], of the other steps that have, by subject
 
-  explicit device_notes(plan_view const& work)
-      : sender(message_indices(work), nothing), kinds(unit_indices(work.over), 0),
-        others(work.over.extents.stages() * most_copies(work.over.extents), 0) {}
+  explicit device_notes(plan const& work)
+      : over(work.over), sender(message_indices(work), nothing), kinds(unit_indices(over), 0),
+        others(over.extents.stages() * most_copies(over.extents), 0) {}
 };
 
 //! Enters a step that a device runs: on the device of its stage and on its engine, none twice.
-constexpr proof::rule
-enter_step(plan_view const& work, int device, item const& step, device_notes const& ran) noexcept {
-  pipeline_view const& over = work.over;
+inline proof::rule
+enter_step(plan const& work, int device, item const& step, device_notes const& ran) noexcept {
+  pipeline_view const& over = ran.over;
   if (device_of(over, step.work) != device)
     return proof::rule::wrong_passes;
   int const stage = step.work.stage;
@@ -101,7 +99,7 @@ enter_step(plan_view const& work, int device, item const& step, device_notes con
 }
 
 //! Finds a step other than a pass that no device runs, or that none should.
-constexpr proof find_missing_other(plan_view const& work, device_notes const& ran) noexcept {
+inline proof find_missing_other(plan const& work, device_notes const& ran) noexcept {
   proof verdict;
   if (!has_hooks(work))
     return verdict; // and check_form knows no such step
@@ -141,8 +139,8 @@ suffices(flow const& declared, flow_set kinds, bool forward_only) noexcept {
 }
 
 //! Finds a pass that no device runs, or that none should, once all devices have entered theirs.
-constexpr proof find_missing(plan_view const& work, device_notes const& ran) noexcept {
-  pipeline_view const& over = work.over;
+inline proof find_missing(plan const& work, device_notes const& ran) noexcept {
+  pipeline_view const& over = ran.over;
   flow_set good = 0; // the last that was found to suffice
   for (int unit = 0; unit < unit_indices(over); ++unit) {
     flow_set const kinds = ran.kinds[unit];
@@ -170,54 +168,50 @@ struct device_space {
 
 //! Looks at the items of a device by themselves. The checks of an item that follow a failed one are
 //! left out: they rely on it, and it is told before them.
-//! @return whether messages are parts of exchanges
-inline bool check_items(plan_view const& work,
+inline void check_items(plan const& work,
                         int device,
                         device_notes const& notes,
                         device_space& space,
                         device_finding& found) {
   auto const steps = work.program_of(device);
   entered_messages messages{work,
+                            notes.over,
                             device,
                             notes.sender,
-                            space.lanes.get(work.lanes[device], {}),
+                            space.lanes.get(work.lanes_of(device), {}),
                             space.next_messages.get(2 * work.over.extents.devices, 0)};
-  slot_layout const* const layouts = work.layouts + device * slot_classes;
-  bool exchanges = false;
+  list_sizes const sizes{work.uses.size(), work.waits.size(), work.messages.size()};
+  slot_layout const* const layouts = &work.layout(device, slot_class{});
   for (int first = 0, count = static_cast<int>(steps.size()); first < count;) {
     int const end = end_of_group(steps, first);
     item const& head = steps[static_cast<std::size_t>(first)];
-    if (head.joins || (head.what != operation::run && end - first > most_group_messages)) {
-      found.add({device_check::form, {proof::rule::bad_group, device, first}});
-      return exchanges;
-    }
+    if (head.joins || (head.what != operation::run && end - first > most_group_messages))
+      return found.add({device_check::form, {proof::rule::bad_group, device, first}});
     for (int i = first; i < end; ++i) {
-      if (proof const formed = check_form(work, device, steps.data(), first, i); !formed) {
-        found.add({device_check::form, formed});
-        return exchanges;
-      }
+      if (proof const formed = check_form(work, notes.over, sizes, device, steps.data(), first, i);
+          !formed)
+        return found.add({device_check::form, formed});
       item const& step = steps[static_cast<std::size_t>(i)];
       if (step.what == operation::run) {
         if (auto const broken = enter_step(work, device, step, notes); broken != proof::rule::none)
           found.add({device_check::ran_twice, {broken, device, i}});
       } else {
         messages.enter(step, i, found);
-        exchanges = exchanges || work.exchange_at(step) != nothing;
       }
       if (!has_room(work, layouts, step))
         found.add({device_check::layout, {proof::rule::slots_overlap, device, i}});
     }
     first = end;
   }
-  return exchanges;
 }
 
 //! Looks at one device, but not at its slots.
 inline device_finding
-check_steps(plan_view const& work, int device, device_notes const& notes, device_space& space) {
+check_steps(plan const& work, int device, device_notes const& notes, device_space& space) {
   device_finding found;
   found.add({device_check::layout, check_layout(work, device)});
-  if (check_items(work, device, notes, space, found) && found.what != device_check::form) {
+  check_items(work, device, notes, space, found);
+  if (!work.exchanges.empty() && found.what != device_check::form) {
     found.looks_at_ends = true;
     found.add({device_check::exchanges, check_exchanges(work, device)});
   }
@@ -228,7 +222,7 @@ check_steps(plan_view const& work, int device, device_notes const& notes, device
 //! messages that come even where the iteration begins again.
 //! @complexity O(n) for n items where the messages that a device receives before it validates come
 //! from one device after the other, as those to its lowest stage do.
-constexpr proof check_validation(plan_view const& work) noexcept {
+inline proof check_validation(plan const& work) noexcept {
   for (int device = 0; device < work.over.extents.devices; ++device) {
     int const end = behind_validation(work, device);
     auto const steps = work.program_of(device);
@@ -252,7 +246,7 @@ constexpr proof check_validation(plan_view const& work) noexcept {
 
 //! @brief True when two pipelines have the same devices, each with the same stages.
 //! @complexity O(S).
-[[nodiscard]] constexpr bool same_stages(plan_view const& one, plan_view const& other) noexcept {
+[[nodiscard]] inline bool same_stages(plan const& one, plan const& other) noexcept {
   shape const& mine = one.over.extents;
   bool const both_ways = mine.where == placement::bidirectional;
   if (mine.devices != other.over.extents.devices || mine.stages() != other.over.extents.stages() ||
@@ -269,7 +263,7 @@ constexpr proof check_validation(plan_view const& work) noexcept {
 }
 
 //! The two ends of all messages.
-inline proof check_all_messages(plan_view const& work) {
+inline proof check_all_messages(plan const& work) {
   owned<int> const ends(2 * std::ptrdiff_t{message_indices(work)}, nothing);
   proof verdict;
   for (int device = 0; device < work.over.extents.devices && verdict; ++device)
@@ -280,7 +274,7 @@ inline proof check_all_messages(plan_view const& work) {
 }
 
 //! Zero buffering.
-inline proof prove_drain(plan_view work) {
+inline proof prove_drain(plan const& work) {
   plan_drain const run(work);
   std::vector<int> const circle = run.circle();
   return circle.empty() ? proof{} : proof{proof::rule::circular, circle[0], run.at(circle[0])};
@@ -290,7 +284,7 @@ inline proof prove_drain(plan_view work) {
 //! devices, then the checks of all devices together, then again checks of single devices.
 class plan_checks {
 public:
-  explicit plan_checks(plan_view const& work)
+  explicit plan_checks(plan const& work)
       : work_(work), uses_(work.over), notes_(work), found_(work.over.extents.devices, {}) {}
 
   template <worker_group Workers>
@@ -349,7 +343,7 @@ private:
     return found.verdict ? check_validation(work_) : found.verdict;
   }
 
-  plan_view const& work_;
+  plan const& work_;
   data_uses uses_;
   device_notes notes_;
   owned<device_finding> found_; // [P]
@@ -374,11 +368,8 @@ private:
 //! @complexity O(n L) time and memory for n items and L lanes per device.
 //! @source own derivation, see docs/explanation/plan.md
 template <detail::worker_group Workers = detail::one_worker>
-[[nodiscard]] proof prove(plan_view work, Workers const& by = {}) {
-  detail::holder_table const holders(work.over);
-  plan_view seen = work;
-  seen.over = holders.over();
-  return detail::plan_checks(seen).find_broken(by);
+[[nodiscard]] proof prove(plan const& work, Workers const& by = {}) {
+  return detail::plan_checks(work).find_broken(by);
 }
 
 namespace detail {
@@ -386,7 +377,7 @@ namespace detail {
 //! Where a plan that does not drain stands: the devices of the circle, each with what it
 //! waits for.
 //! @return one line per device, empty for a plan that drains.
-[[nodiscard]] inline std::string describe_circle(plan_view work) {
+[[nodiscard]] inline std::string describe_circle(plan const& work) {
   plan_drain const run(work);
   std::string text;
   for (int const device : run.circle()) {
@@ -410,7 +401,7 @@ namespace detail {
 
 //! @brief A proof's verdict as a sentence that names the devices and items, with the circle where
 //! there is one.
-[[nodiscard]] inline std::string describe(proof const& verdict, plan_view work) {
+[[nodiscard]] inline std::string describe(proof const& verdict, plan const& work) {
   std::string text = std::string("plan: ") + detail::sentence(verdict.broken);
   if (verdict)
     return text;

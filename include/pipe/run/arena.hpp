@@ -19,7 +19,7 @@ namespace pipelining::inline v0_3::detail {
 
 //! Finds the slots of a device in its memory, wherever that is. Does not own the memory.
 struct arena {
-  plan_view work;              //!< the plan that laid the memory out
+  plan const& work;            //!< the plan that laid the memory out, which outlives this
   int device = 0;              //!< whose memory it is
   std::byte* memory = nullptr; //!< `bytes()` bytes, aligned to slot_alignment
   std::byte* host = nullptr;   //!< `work.host_bytes[device]` bytes on the host, likewise
@@ -28,17 +28,18 @@ struct arena {
   std::int64_t guard = 0;
   //! A copy of the rows of all stages for the host, where `memory` is no memory of its own.
   std::byte const* host_rows = nullptr;
+  pipeline_view over = work.over; //!< of the plan, at hand for every pass
 
   //! Bytes that the memory must have.
   [[nodiscard]] std::int64_t bytes() const noexcept {
-    std::int64_t const slots = work.arena_bytes[device];
+    std::int64_t const slots = work.arena_bytes_of(device);
     return slots == 0 || guard == 0 ? slots : slots + guard * (1 + guards_before(slot_classes));
   }
 
   //! True for a class whose slots have guards around them.
   [[nodiscard]] bool guards(slot_class of) const noexcept {
     return guard != 0 && work.layout(device, of).bytes != 0 &&
-           !lies_on_host(*work.over.declared, static_cast<int>(of));
+           !lies_on_host(*over.declared, static_cast<int>(of));
   }
 
   //! Where a slot starts in its memory.
@@ -132,11 +133,11 @@ struct arena {
             {},
             {},
             stream,
-            (*work.over.declared)[step.work.kind].calls == stage_call::recompute,
-            work.over.extents,
-            work.over.chunks_of(step.work.microbatch),
+            (*over.declared)[step.work.kind].calls == stage_call::recompute,
+            over.extents,
+            over.chunks_of(step.work.microbatch),
             work.evaluates,
-            work.over.edges};
+            over.edges};
   }
 
   //! Puts a slot into the member of a context that hands a pass what it keeps, if it is kept.
@@ -159,8 +160,7 @@ private:
     if (guard == 0 && host == nullptr) // as a rule
       return {where.index, memory + layout.offset + where.index * layout.bytes, bytes};
     std::byte* const base =
-      host != nullptr && lies_on_host(*work.over.declared, static_cast<int>(where.of)) ? host
-                                                                                       : memory;
+      host != nullptr && lies_on_host(*over.declared, static_cast<int>(where.of)) ? host : memory;
     return {where.index, base + place(where), bytes};
   }
   //! Guards after the slots of the classes before one.

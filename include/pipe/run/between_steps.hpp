@@ -41,8 +41,7 @@ namespace detail {
 //! Checks that a plan can share the stages and devices of a runner.
 //! @param ranks the first word of a sentence where stages may not change their rank; else null.
 //! @throws std::invalid_argument with one sentence.
-inline void
-check_addition(plan_view const& first, plan_view const& added, char const* ranks = nullptr) {
+inline void check_addition(plan const& first, plan const& added, char const* ranks = nullptr) {
   auto const differ = [](char const* what, int has, int was) {
     throw std::invalid_argument("run: the plans of a runner have the same devices and stages, but "
                                 "this one has " +
@@ -72,7 +71,7 @@ inline void check_number(plan_number which, std::size_t plans) {
 //! @param work any plan of the runner: all place stages alike.
 //! @throws what the stages throw.
 template <class Stages>
-void tell_moved(Stages& stages, plan_view const& work, int device) {
+void tell_moved(Stages& stages, plan const& work, int device) {
   for (int stage = 0; stage < work.over.extents.stages(); ++stage)
     if (microbatch_on(work.over, stage, device) >= 0)
       (void)visit_stage(stages, stage, [&]<class Stage>(Stage& one) {
@@ -93,7 +92,7 @@ public:
   //! Before a step.
   //! @throws std::invalid_argument when the step before has stepped early and this one does not
   //! validate it, or the other way round.
-  void check(plan_view const& next) const {
+  void check(plan const& next) const {
     if (pending_ && !validates(next.validation))
       throw std::invalid_argument(
         "run: the optimizer's step of the iteration before is not validated yet, and this plan "
@@ -106,7 +105,7 @@ public:
   }
   //! When the memory is the plan's.
   //! @return what its totals on the last device are to hold; empty where it validates nothing.
-  [[nodiscard]] std::span<std::byte const> hand_on(plan_view const& next) {
+  [[nodiscard]] std::span<std::byte const> hand_on(plan const& next) {
     pending_ = false;
     return validates(next.validation) ? std::span<std::byte const>(rows_)
                                       : std::span<std::byte const>();
@@ -143,15 +142,15 @@ private:
 //! @complexity O(n E) for n items and E engines.
 template <class Time>
 [[nodiscard]] dynamic_timetable trace_of(plan const& ran, Time time) {
-  plan_view const view = ran.view();
   dynamic_timetable result{.over = ran.over};
   result.offsets.push_back(0);
-  for (int row = 0; row < view.over.row_count(); ++row) {
-    int const device = row % view.over.extents.devices;
-    auto const steps = view.program_of(device);
+  pipeline_view const over = ran.over;
+  for (int row = 0; row < over.row_count(); ++row) {
+    int const device = row % over.extents.devices;
+    auto const steps = ran.program_of(device);
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (steps[i].what != operation::run || steps[i].about != subject::pass ||
-          view.over.row_of(steps[i].work) != row)
+          over.row_of(steps[i].work) != row)
         continue;
       result.passes.push_back(steps[i].work);
       result.starts.push_back(time(device, i, false));
@@ -187,7 +186,7 @@ template <class Time>
 //! The end of a sentence about hooks of a stage that a plan would never call, or null. Evaluations
 //! and plans that only validate call few hooks, and no one expects more: null.
 template <class Stage>
-[[nodiscard]] constexpr char const* uncalled_hook(plan_view const& work) noexcept {
+[[nodiscard]] inline char const* uncalled_hook(plan const& work) noexcept {
   if (work.evaluates || work.validation == step_validation::last)
     return nullptr;
   if (can_tie<Stage> && work.tied_bytes == 0)
@@ -208,7 +207,7 @@ template <class Stage>
 //! may be null pointers.
 //! @throws std::invalid_argument with one sentence.
 template <class Stages>
-void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
+void check_stages(plan const& work, Stages& stages, int only = nothing) {
   auto const needed = static_cast<std::size_t>(work.over.extents.stages());
   if (!has_stages(stages, needed)) {
     if constexpr (!function_of_stages<Stages>)
@@ -229,7 +228,7 @@ void check_stages(plan_view const& work, Stages& stages, int only = nothing) {
                                       " lacks; give it " + hooks_for(step.about));
         if (char const* const idle = uncalled_hook<Stage>(work); idle != nullptr)
           throw std::invalid_argument("run: " + who + idle);
-        stage_call const call = (*work.over.declared)[step.work.kind].calls;
+        stage_call const call = work.over.declared[step.work.kind].calls;
         if (step.about == subject::pass && !can_run<Stage>(call))
           throw std::invalid_argument(missing_member(call, who));
         if (int const chunks = work.over.extents.chunks; chunks > 1 && !takes_chunks<Stage>)

@@ -68,7 +68,7 @@ public:
   //! @brief As `thread_runner::reserve`. @throws std::logic_error in a step.
   void reserve(plan const& later) {
     refuse_in_step();
-    board_.reserve(later.view());
+    board_.reserve(later);
     touch();
   }
 
@@ -78,7 +78,7 @@ public:
     refuse_in_step();
     detail::thread_plan& next = board_.choose(which);
     for (int device = 0; board_.moved && device < board_.devices; ++device)
-      detail::tell_moved(*stages_, next.view, device);
+      detail::tell_moved(*stages_, next.lowered, device);
     board_.moved = false;
     board_.forget_failure();
     board_.what.store(detail::errand::step, std::memory_order_relaxed); // for reports

@@ -49,7 +49,7 @@ concept execution_device =
 //! @complexity O(1) per item, no allocation.
 template <execution_device Device>
 [[gnu::always_inline]] inline int
-execute_item(plan_view const& work, std::span<item const> steps, int first, Device& device) {
+execute_item(plan const& work, std::span<item const> steps, int first, Device& device) {
   int const end = end_of_group(steps, first);
   auto const group =
     steps.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(end - first));
@@ -70,7 +70,7 @@ execute_item(plan_view const& work, std::span<item const> steps, int first, Devi
 //! @param next the item from which on there may be such messages; the end of the program then.
 template <execution_device Device>
 [[gnu::noinline]] void
-receive_early(plan_view const& work, int device_number, int& next, Device& device) {
+receive_early(plan const& work, int device_number, int& next, Device& device) {
   auto const steps = work.program_of(device_number);
   while (next < static_cast<int>(steps.size())) {
     int const end = end_of_group(steps, next);
@@ -90,7 +90,7 @@ receive_early(plan_view const& work, int device_number, int& next, Device& devic
 //! @return whether the program has ended; false where something is not ready.
 //! @throws what the device throws, and `ready`.
 template <execution_device Device, class Ready>
-bool advance(plan_view const& work, int device_number, int& next, Device& device, Ready ready) {
+bool advance(plan const& work, int device_number, int& next, Device& device, Ready ready) {
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
   int const validated = behind_validation(work, device_number);
@@ -110,7 +110,7 @@ bool advance(plan_view const& work, int device_number, int& next, Device& device
 //! Runs the program of one device, once, without a pause.
 //! @throws what the device throws.
 template <execution_device Device>
-void execute(plan_view const& work, int device_number, Device& device) {
+void execute(plan const& work, int device_number, Device& device) {
   int next = 0;
   (void)advance(work, device_number, next, device, [](auto&, int) { return true; });
 }
@@ -266,19 +266,19 @@ struct ordered_pair {
   item const& second;
   bool whole; // a forward pass and a backward pass with both gradients
 
-  ordered_pair(plan_view const& work, std::span<item const> pair)
+  ordered_pair(plan const& work, std::span<item const> pair)
       : ordered_pair(work,
                      pair,
                      calls(work, pair[0]) != stage_call::forward &&
                        calls(work, pair[1]) == stage_call::forward) {}
 
 private:
-  ordered_pair(plan_view const& work, std::span<item const> pair, bool forward_behind)
+  ordered_pair(plan const& work, std::span<item const> pair, bool forward_behind)
       : first(pair[forward_behind ? 1 : 0]), second(pair[forward_behind ? 0 : 1]),
         whole(calls(work, first) == stage_call::forward &&
               calls(work, second) == stage_call::backward) {}
-  static stage_call calls(plan_view const& work, item const& step) {
-    return (*work.over.declared)[step.work.kind].calls;
+  static stage_call calls(plan const& work, item const& step) {
+    return work.over.declared[step.work.kind].calls;
   }
 };
 
@@ -304,7 +304,7 @@ void run_halves(
 //! @throws what the stage throws.
 template <class Stages>
 bool run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
-  if (is_copy(*memory.work.over.declared, step)) {
+  if (is_copy(memory.work.over.declared, step)) {
     memory.copy(step);
     return true;
   }
@@ -317,7 +317,7 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
       return;
     }
     run_pass(stage,
-             (*memory.work.over.declared)[step.work.kind].calls,
+             memory.work.over.declared[step.work.kind].calls,
              step.work.kind,
              where,
              given.in(),
@@ -363,7 +363,7 @@ void finish_item(Stages& stages, arena const& memory, item const& step, bool aba
 //! True when the stages of a composite pass can do its halves at once.
 //! @param pair the two items, in either order.
 template <class Stages>
-[[nodiscard]] bool runs_as_one(Stages& stages, plan_view const& work, std::span<item const> pair) {
+[[nodiscard]] bool runs_as_one(Stages& stages, plan const& work, std::span<item const> pair) {
   if (pair.size() != 2)
     return false;
   ordered_pair const halves(work, pair);

@@ -65,7 +65,7 @@ opens_kept(pipeline_view const& over, pass const& work, slot_place at) {
 //! Calls `visit(use, bytes)` for every slot that a pass is the first to write, with the bytes that
 //! it is to fill.
 template <class Visit>
-void visit_opened(plan_view const& work, int device, item const& step, Visit visit) {
+void visit_opened(plan const& work, int device, item const& step, Visit visit) {
   for (use const& one : work.uses_of(step))
     if (is_kept(one.at)) {
       if (opens_kept(work.over, step.work, one.at))
@@ -77,7 +77,7 @@ void visit_opened(plan_view const& work, int device, item const& step, Visit vis
 
 //! Calls `visit(use, bytes)` for every slot that a pass has been handed.
 template <class Visit>
-void visit_handed(plan_view const& work, int device, item const& step, Visit visit) {
+void visit_handed(plan const& work, int device, item const& step, Visit visit) {
   if (step.about == subject::pass || step.about == subject::contribution ||
       step.about == subject::tied_gradient || step.about == subject::copied_gradient)
     for (use const& one : work.uses_of(step))
@@ -85,8 +85,7 @@ void visit_handed(plan_view const& work, int device, item const& step, Visit vis
 }
 
 //! The name of a slot, as stages know it.
-[[nodiscard]] inline std::string
-name_of(use const& which, plan_view const& work, item const& step) {
+[[nodiscard]] inline std::string name_of(use const& which, plan const& work, item const& step) {
   bool const first = work.use_at(which.at, step) == which;
   switch (which.at) {
   case slot_place::outputs: return first ? "output" : "outputs";
@@ -152,7 +151,7 @@ public:
         throw guard_error(
           describe_overrun(detail::name_of(which, memory_.work, step), bytes, byte));
     });
-    stage_call const call = (*memory_.work.over.declared)[step.work.kind].calls;
+    stage_call const call = memory_.work.over.declared[step.work.kind].calls;
     if (step.about != subject::pass || call == stage_call::recompute)
       return;
     // Weights that are released and gradients that are scattered are not read any more.
@@ -295,7 +294,7 @@ public:
       : text_("run: device " + std::to_string(memory.device) +
               " has touched a null pointer in the " + describe_subject(step, memory.work.over) +
               "; this pass has no" +
-              list_null_buffers((*memory.work.over.declared)[step.work.kind],
+              list_null_buffers(memory.work.over.declared[step.work.kind],
                                 handed(memory, step, nullptr)) +
               '\n') {
     explain_accesses();
@@ -324,7 +323,7 @@ auto call_explained(slot_guards const& guards, item const& step, Call call) {
 //! @return as run_item. @throws guard_error, and what the stage throws.
 template <class Stages>
 bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item const& step) {
-  if (!guards.on() || is_copy(*memory.work.over.declared, step))
+  if (!guards.on() || is_copy(memory.work.over.declared, step))
     return run_item(stages, memory, step);
   guards.before(step);
   bool const goes_on = call_explained(guards, step, [&] { return run_item(stages, memory, step); });

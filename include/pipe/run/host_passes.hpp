@@ -26,9 +26,9 @@ namespace pipelining::inline v0_3::detail {
 //! where the step has failed, and tells the time in seconds, as `seconds()` does.
 class host_passes {
 public:
-  host_passes(plan_view const& work, int device)
-      : steps_(work.program_of(device)), first_lane_(work.lanes[device]),
-        items_(static_cast<std::size_t>(work.over.declared->engines - 1), nothing),
+  host_passes(plan const& work, int device)
+      : steps_(work.program_of(device)), first_lane_(work.lanes_of(device)),
+        items_(static_cast<std::size_t>(work.over.declared.engines - 1), nothing),
         starts_(steps_.size()), ends_(steps_.size()) {}
 
   //! When the items that ran began, in seconds: [items].
@@ -112,7 +112,7 @@ private:
   [[nodiscard, gnu::noinline]] bool begin(Device& on, int index) {
     item const& step = at(index);
     slot_guards& guards = on.guards();
-    if (is_copy(*guards.memory().work.over.declared, step))
+    if (is_copy(guards.memory().work.over.declared, step))
       return false;
     guards.before(step);
     if (!call_explained(

@@ -97,12 +97,13 @@ class rendezvous {
 public:
   //! Makes a place for each message of a plan.
   //! @param work must outlive the object.
-  explicit rendezvous(plan_view const& work)
+  explicit rendezvous(plan const& work)
       : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))),
         meeting_of_(work.messages.size()) {
-    for (int i = 0; i < work.offsets[work.over.extents.devices]; ++i)
-      if (item const& step = work.items[i]; step.what != operation::run)
-        meeting_of_[static_cast<std::size_t>(step.message)] = message_index(work, step);
+    pipeline_view const over = work.over;
+    for (item const& step : work.items)
+      if (step.what != operation::run)
+        meeting_of_[static_cast<std::size_t>(step.message)] = message_index(work, over, step);
   }
 
   //! Forgets all posts. No thread may be in any other member.
@@ -166,7 +167,7 @@ private:
   }
   [[nodiscard]] meeting& at(item const& step) noexcept { return meetings_[index(step)]; }
 
-  plan_view work_;
+  plan const& work_;
   std::vector<meeting> meetings_;
   std::vector<int> meeting_of_; // of each end of a message, as the plan lists them
   std::uint32_t round_ = 0;     // what `posts` of a complete message is

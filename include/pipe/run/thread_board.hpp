@@ -215,16 +215,15 @@ struct stopped {};
 
 //! A plan of the runner, and the records of its steps.
 struct thread_plan {
-  plan work;
-  plan_view view;
+  plan lowered;
   rendezvous messages;
   std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
   std::vector<host_passes> passes;         // [P]
 
-  explicit thread_plan(plan lowered) : work(std::move(lowered)), view(work.view()), messages(view) {
-    for (int device = 0; device < view.over.extents.devices; ++device) {
-      completed.emplace_back(static_cast<std::size_t>(view.lanes[device]), nothing);
-      passes.emplace_back(view, device);
+  explicit thread_plan(plan work) : lowered(std::move(work)), messages(lowered) {
+    for (int device = 0; device < lowered.over.extents.devices; ++device) {
+      completed.emplace_back(static_cast<std::size_t>(lowered.lanes_of(device)), nothing);
+      passes.emplace_back(lowered, device);
     }
   }
 };
@@ -289,7 +288,8 @@ struct thread_board {
     return options.guarded ? guard_bytes : 0;
   }
   [[nodiscard]] arena slots(thread_plan const& of, int device) const noexcept {
-    return {of.view, device, memories[device].data(), host_memories[device].data(), guard_size()};
+    return {
+      of.lowered, device, memories[device].data(), host_memories[device].data(), guard_size()};
   }
 
   //! Makes room on a device. No errand may run.
@@ -304,11 +304,11 @@ struct thread_board {
     host_memories[device].touch();
   }
   //! Makes room for a plan on all devices.
-  void reserve(plan_view const& view) {
+  void reserve(plan const& work) {
     for (int device = 0; device < devices; ++device)
       reserve(device,
-              arena{view, device, nullptr, nullptr, guard_size()}.bytes(),
-              view.host_bytes_of(device));
+              arena{work, device, nullptr, nullptr, guard_size()}.bytes(),
+              work.host_bytes_of(device));
   }
 
   //! Takes a plan, after the others or in the place of one. No errand may run.
@@ -316,10 +316,10 @@ struct thread_board {
   template <class Stages>
   plan_number put(plan lowered, std::size_t at, Stages& stages) {
     if (!plans.empty())
-      check_addition(plans.front()->view, lowered);
+      check_addition(plans.front()->lowered, lowered);
     check_stages(lowered, stages);
     auto added = std::make_unique<thread_plan>(std::move(lowered));
-    reserve(added->view);
+    reserve(added->lowered);
     if (at == plans.size())
       plans.emplace_back();
     plans[at] = std::move(added);
@@ -330,7 +330,7 @@ struct thread_board {
   [[nodiscard]] thread_plan& choose(plan_number which) {
     check_number(which, plans.size());
     thread_plan& next = *plans[static_cast<std::size_t>(which.index)];
-    carried.check(next.view);
+    carried.check(next.lowered);
     return next;
   }
 
@@ -386,12 +386,12 @@ struct thread_board {
   [[nodiscard]] totals last_totals() const noexcept {
     if (now == nullptr)
       return {};
-    return slots(*now, steps_early(now->view.validation) ? devices - 1 : 0).all_totals();
+    return slots(*now, steps_early(now->lowered.validation) ? devices - 1 : 0).all_totals();
   }
   //! The times of the passes of the last step.
   [[nodiscard]] dynamic_timetable last_trace() const {
     thread_plan const& ran = now != nullptr ? *now : *plans.front();
-    return trace_of(ran.work, [&](int device, std::size_t item, bool end) {
+    return trace_of(ran.lowered, [&](int device, std::size_t item, bool end) {
       host_passes const& own = ran.passes[static_cast<std::size_t>(device)];
       return (end ? own.ends() : own.starts())[item];
     });
@@ -443,7 +443,7 @@ struct thread_board {
     }
     if (why == errand::step && chooses())
       long_passes = (steady::now() - step_start) * cores >
-                    now->view.offsets[devices] * std::chrono::microseconds(50);
+                    static_cast<int>(now->lowered.items.size()) * std::chrono::microseconds(50);
     return true;
   }
 
@@ -458,7 +458,7 @@ struct thread_board {
       return false;
     int const missing = its.waits_on.load(std::memory_order_relaxed);
     return missing == nothing || now->messages.aborted() ||
-           now->messages.done(now->view.program_of(device)[static_cast<std::size_t>(missing)]);
+           now->messages.done(now->lowered.program_of(device)[static_cast<std::size_t>(missing)]);
   }
 
   //! Notes the first failure and ends the step on all devices.
@@ -512,7 +512,7 @@ struct thread_board {
   }
 
   [[nodiscard]] std::string name(int device, int index) const {
-    return describe(now->view.program_of(device)[static_cast<std::size_t>(index)], now->view);
+    return describe(now->lowered.program_of(device)[static_cast<std::size_t>(index)], now->lowered);
   }
 
   //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
@@ -523,10 +523,10 @@ struct thread_board {
       return " is not back from memory_moved";
     auto const at =
       static_cast<std::size_t>(share.devices[device].position.load(std::memory_order_relaxed));
-    auto const steps = now->view.program_of(device);
+    auto const steps = now->lowered.program_of(device);
     if (at >= steps.size())
       return " is not back from the end of its program";
-    return " is not back from the " + describe_subject(steps[at], now->view.over);
+    return " is not back from the " + describe_subject(steps[at], now->lowered.over);
   }
 
   //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
@@ -540,15 +540,16 @@ struct thread_board {
       device_standing const& its = share.devices[device];
       int const at = its.position.load(std::memory_order_relaxed);
       int const waited = its.waits_on.load(std::memory_order_relaxed);
-      auto const steps = now->view.program_of(device);
+      auto const steps = now->lowered.program_of(device);
       text += "\n  device " + std::to_string(device);
       if (!its.at_home.load() && can_go_on(device)) {
         text += share.running.load() == 0 ? " could go on, but no thread runs it"
                                           : " could go on, but its thread runs another one";
       } else if (waited != nothing) {
-        text += " waits for device " +
-                std::to_string(now->view.message_of(steps[static_cast<std::size_t>(waited)]).peer) +
-                ": " + name(device, waited);
+        text +=
+          " waits for device " +
+          std::to_string(now->lowered.message_of(steps[static_cast<std::size_t>(waited)]).peer) +
+          ": " + name(device, waited);
       } else if (static_cast<std::size_t>(at) >= steps.size()) {
         text += " has ended its program";
       } else {

@@ -34,7 +34,8 @@ struct thread_device {
   device_standing& standing;
 
   thread_device(thread_board& all, Stages& of, int number)
-      : board(all), model(of), device(number), work(*all.now), steps(work.view.program_of(number)),
+      : board(all), model(of), device(number), work(*all.now),
+        steps(work.lowered.program_of(number)),
         passes(work.passes[static_cast<std::size_t>(number)]),
         guard(all.guards[static_cast<std::size_t>(number)]), standing(all.share.devices[number]) {}
 
@@ -70,13 +71,13 @@ struct thread_device {
   [[nodiscard]] bool ready(int next) {
     auto const count = static_cast<int>(steps.size());
     if (next == count) {
-      for (int lane = 0; lane < work.view.lanes[device]; ++lane)
+      for (int lane = 0; lane < work.lowered.lanes_of(device); ++lane)
         if (!reached(lane, count - 1))
           return false;
       return true;
     }
     for (int i = next, end = end_of_group(steps, next); i < end; ++i)
-      for (int const wait : work.view.waits_of(steps[static_cast<std::size_t>(i)]))
+      for (int const wait : work.lowered.waits_of(steps[static_cast<std::size_t>(i)]))
         if (item const& earlier = steps[static_cast<std::size_t>(wait)];
             earlier.what != operation::run && !reached(earlier.lane, wait))
           return false;
@@ -100,7 +101,7 @@ struct thread_device {
       if (step.what == operation::receive)
         guard.before(step);
       if (work.messages.post(step, guard.memory().message(step).data))
-        board.share.open(board.share.thread_of(work.view.message_of(step).peer));
+        board.share.open(board.share.thread_of(work.lowered.message_of(step).peer));
     }
   }
 
@@ -122,7 +123,7 @@ struct thread_device {
   [[nodiscard]] bool advance() noexcept {
     try {
       if (!detail::advance(
-            work.view, device, standing.next, *this, [](thread_device& own, int next) {
+            work.lowered, device, standing.next, *this, [](thread_device& own, int next) {
               return own.ready(next);
             }))
         return false;
@@ -140,8 +141,8 @@ struct thread_device {
 private:
   //! Where the iteration begins again, most messages are not.
   [[nodiscard]] bool posted(int index, item const& message) const {
-    return !passes.begins_again() || index < behind_validation(work.view, device) ||
-           arrives_early(work.view, device, message);
+    return !passes.begins_again() || index < behind_validation(work.lowered, device) ||
+           arrives_early(work.lowered, device, message);
   }
 
   void begin(int index) {
@@ -156,7 +157,7 @@ private:
     auto const at = static_cast<std::size_t>(standing.position.load(std::memory_order_relaxed));
     board.fail(device,
                "run: device " + std::to_string(device) + " failed in the " +
-                 describe_subject(steps[at], work.view) + ": " + words_of_exception(),
+                 describe_subject(steps[at], work.lowered) + ": " + words_of_exception(),
                std::current_exception());
   }
 };

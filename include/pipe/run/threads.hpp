@@ -134,7 +134,7 @@ public:
   //! that have it. `totals` and `trace` are gone as with `add`.
   //! @throws std::bad_alloc; run_error when a stage has not returned yet.
   void reserve(plan const& later) {
-    reserve([&] { board_->reserve(later.view()); });
+    reserve([&] { board_->reserve(later); });
   }
   //! @brief The same by numbers of bytes on each device: `plan.arena_bytes` and `plan.host_bytes`.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
@@ -236,7 +236,7 @@ private:
       board.touch(device);
     if (what == detail::errand::tell)
       guarded(board, device, "memory_moved", [&] {
-        detail::tell_moved(stages, board.plans.front()->view, device);
+        detail::tell_moved(stages, board.plans.front()->lowered, device);
       });
   }
 

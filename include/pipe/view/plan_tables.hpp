@@ -45,7 +45,7 @@ struct call_count {
 
 //! Adds the calls of one device.
 //! @complexity O(n) for the n items of the device.
-constexpr void add_calls(plan_view work, int device, call_count& calls) {
+inline void add_calls(plan const& work, int device, call_count& calls) {
   auto const steps = work.program_of(device);
   int const count = static_cast<int>(steps.size());
   owned<bool> waited(count, false);
@@ -57,10 +57,10 @@ constexpr void add_calls(plan_view work, int device, call_count& calls) {
     int const enqueued = message && is_broadcast(work, head) ? 1 : end - first;
     if (message)
       calls.messages += enqueued;
-    else if (is_copy(*work.over.declared, head))
+    else if (is_copy(work.over.declared, head))
       calls.copies += 1;
     else if (head.about == subject::pass &&
-             (*work.over.declared)[head.work.kind].calls != stage_call::copy)
+             work.over.declared[head.work.kind].calls != stage_call::copy)
       calls.passes += end - first;
     streams = std::max(streams, head.stream());
     calls.group_marks += message && enqueued > 1 ? 2 : 0;
@@ -75,7 +75,7 @@ constexpr void add_calls(plan_view work, int device, call_count& calls) {
   // At the start one event that all other streams wait for; at the end one event of each of them.
   calls.joins += streams > 0 ? 1 + 3 * streams : 0;
 }
-[[nodiscard]] constexpr call_count count_calls(plan_view work, int device) {
+[[nodiscard]] inline call_count count_calls(plan const& work, int device) {
   call_count calls;
   add_calls(work, device, calls);
   return calls;
@@ -83,7 +83,7 @@ constexpr void add_calls(plan_view work, int device, call_count& calls) {
 
 //! The calls of all devices.
 //! @complexity O(n) for all items.
-[[nodiscard]] constexpr call_count count_calls(plan_view work) {
+[[nodiscard]] inline call_count count_calls(plan const& work) {
   call_count sum;
   for (int device = 0; device < work.over.extents.devices; ++device)
     add_calls(work, device, sum);
@@ -104,7 +104,7 @@ struct bill {
 
 //! Makes the bill of a plan.
 //! @complexity O(n log E) for n items and E pairs of devices.
-[[nodiscard]] inline bill make_bill(plan_view work) {
+[[nodiscard]] inline bill make_bill(plan const& work) {
   bill result;
   result.policy = work.policy;
   result.calls = count_calls(work);
@@ -121,7 +121,8 @@ struct bill {
   std::sort(keys.begin(), keys.end());
   result.communicators = static_cast<int>(std::unique(keys.begin(), keys.end()) - keys.begin());
   for (int device = 0; device < work.over.extents.devices; ++device) {
-    result.communicators_per_device = std::max(result.communicators_per_device, work.lanes[device]);
+    result.communicators_per_device =
+      std::max(result.communicators_per_device, work.lanes_of(device));
     auto const steps = work.program_of(device);
     int const count = static_cast<int>(steps.size());
     for (item const& step : steps)
@@ -183,7 +184,7 @@ namespace detail {
 
 //! @brief The bill of a plan's policy, and a table of the CUDA and NCCL calls of every device.
 //! @complexity O(n log E) for n items and E pairs of devices.
-[[nodiscard]] inline std::string describe_calls(plan_view work) {
+[[nodiscard]] inline std::string describe_calls(plan const& work) {
   std::string text = describe(detail::make_bill(work)) + "\n" + detail::cell(6, "device");
   for (char const* const name :
        {"passes", "waits", "records", "messages", "groups", "joins", "copies", "calls", "per pass"})
@@ -197,7 +198,7 @@ namespace detail {
 //! @brief The memory map of a plan: for every device and class the slots, their bytes, where they
 //! begin, and the pass at which all are in use.
 //! @complexity O(P).
-[[nodiscard]] inline std::string describe_memory(plan_view work) {
+[[nodiscard]] inline std::string describe_memory(plan const& work) {
   std::string text =
     "device  class              slots  bytes of a slot        offset  all in use at\n";
   for (int device = 0; device < work.over.extents.devices; ++device) {
@@ -212,7 +213,7 @@ namespace detail {
               detail::cell(17, layout.bytes) + detail::cell(14, layout.offset) + "  " +
               detail::describe_subject(peak, work) + "\n";
     }
-    text += detail::cell(6, device) + "  arena of " + std::to_string(work.arena_bytes[device]) +
+    text += detail::cell(6, device) + "  arena of " + std::to_string(work.arena_bytes_of(device)) +
             " bytes\n";
   }
   return text;

@@ -109,6 +109,9 @@ TEST_CASE("a file that is not as the format asks is refused in a sentence") {
   CHECK(
     refusal("{" + good + "," + good + "}", 24) ==
     R"(f: the header is not as the format asks: the name 'a' stands twice, at line 1, character 61)");
+  CHECK(
+    refusal(R"({"a":{"dtype":"F32","size":[1]}})", 4) ==
+    R"(f: the header is not as the format asks: tensor "a" has an unknown member "size", at line 1, character 28)");
   CHECK(refusal("{" + entry("a", "F31", "2,3", "0,24") + "}", 24) ==
         R"(f: tensor "a" has the unknown dtype "F31")");
   CHECK(refusal("{" + entry("a", "F32", "2,3", "0,20") + "}", 20) ==

@@ -8,7 +8,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -304,6 +306,39 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
   CHECK(refusal([](small_flow& of) {
           of.add(1, {does::reads, 0});
         }).starts_with("kind 'back' and datum 'output': its slot is given back when the last"));
+  CHECK(refusal([](small_flow& of) {
+          std::fill(std::begin(of.data[1].word.text), std::end(of.data[1].word.text), 'x');
+        }).ends_with(" has a word without an end; a word has at most 27 letters"));
+  CHECK(refusal([](small_flow& of) { of.data[1].lives = static_cast<pp::residence>(9); }) ==
+        "datum 'kept' has a residence or a `per` that is none; use the enumerators");
+  CHECK(refusal([](small_flow& of) { of.data[1].instance = pp::datum::per::reader; }) ==
+        "datum 'kept' is there for each reader, but no other stage reads it; make it one per unit");
+  CHECK(refusal([](small_flow& of) {
+          of.add(1, {does::reads, 0, of_stage::group});
+        }) ==
+        "kind 'back' and datum 'output': only kinds that run in groups read data of their group; "
+        "set in_groups");
+  CHECK(refusal([](small_flow& of) {
+          of.add(1, {does::reads, 0, of_stage::after});
+        }) ==
+        "datum 'output' is read by stages before, after or of the group, but by more than one of "
+        "these; declare a datum for each");
+  CHECK(refusal([](small_flow& of) { // a row for each set of kinds that make a datum
+          char const* const words[] = {"third", "fourth", "fifth"};
+          for (int i = 0; i < 3; ++i) {
+            of.data.push_back({.word = pp::flow_word::of(words[i]),
+                               .lives = pp::residence::nowhere,
+                               .wanted = true});
+            of.add(0, {does::makes, 3 + i});
+            of.kinds.push_back({static_cast<pass_kind>(10 + i),
+                                pp::declare_kind('\0',
+                                                 pp::flow_word::of(words[i]),
+                                                 engine::compute,
+                                                 pp::stage_call::perform,
+                                                 {{does::makes, 3 + i}})});
+          }
+        }) == "kind 'ahead' makes more than three rows of data; let the same kinds make what "
+              "belongs together");
   CHECK_THROWS_AS((void)pp::declare({}, {}), std::invalid_argument);
   CHECK_THROWS_AS((void)pp::flow_word::of("fourteen chars", "fourteen chars"),
                   std::invalid_argument);

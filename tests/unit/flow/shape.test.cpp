@@ -95,5 +95,11 @@ TEST_CASE("extents that make no pipeline are named") {
   CHECK_THROWS_AS(pp::detail::check_extents(
                     {.devices = 60000, .where = pp::placement::custom, .extra_stages = 6000}),
                   std::invalid_argument);
+  CHECK_THROWS_WITH_AS(pp::detail::check_extents({.chunks = 65536}),
+                       "shape: at most 65535 chunks are supported",
+                       std::invalid_argument);
+  CHECK_THROWS_WITH_AS(pp::detail::check_extents({.microbatches = 65536}),
+                       "shape: at most 65535 microbatches are supported",
+                       std::invalid_argument);
   CHECK_NOTHROW(pp::detail::check_extents({.devices = 1024, .microbatches = 8192}));
 }

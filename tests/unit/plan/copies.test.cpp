@@ -63,7 +63,7 @@ int most_on_host(pp::timetable_view const& table, int device) {
 }
 
 //! Steps that wait for one that ends after their planned start.
-int late_waits(pp::plan_view work, pp::timetable_view const& table) {
+int late_waits(pp::plan const& work, pp::timetable_view const& table) {
   auto const times = planned_times(table);
   int late = 0;
   for (int device = 0; device < table.over.extents.devices; ++device) {
@@ -106,8 +106,8 @@ void check(std::string const& name,
       CHECK(late_waits(work, table) == 0);
       for (int device = 0; device < size.devices; ++device) {
         int const most = most_on_host(table, device);
-        CHECK(work.view().layout(device, pp::slot_class::host_activation).count == most);
-        CHECK(work.view().layout(device, pp::slot_class::activation).count ==
+        CHECK(work.layout(device, pp::slot_class::host_activation).count == most);
+        CHECK(work.layout(device, pp::slot_class::activation).count ==
               pp::peak_activation_chunks(table, device));
         copies += most;
       }

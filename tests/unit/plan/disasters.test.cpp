@@ -124,7 +124,7 @@ TEST_CASE("receive, compute, send on 1F1B with no buffering") {
     pp::proof const verdict = pp::prove(work);
     CHECK(verdict.broken == rule::circular);
     auto const at = static_cast<std::size_t>(verdict.item_index);
-    CHECK(work.view().program_of(verdict.device)[at].work.kind == pp::pass_kind::forward);
+    CHECK(work.program_of(verdict.device)[at].work.kind == pp::pass_kind::forward);
   }
 }
 

@@ -21,7 +21,7 @@ void check(Schedule const& schedule, int devices, int microbatches) {
   auto const table = pp::make_timetable(schedule, {devices, microbatches});
   pp::plan const work = pp::lower(table);
   for (int device = 0; device < devices; ++device)
-    if (work.view().layout(device, pp::slot_class::activation).count !=
+    if (work.layout(device, pp::slot_class::activation).count !=
         pp::peak_activation_chunks(table, device))
       FAIL("the plan of device " << device << " of " << devices
                                  << " holds another number of activations than its timetable");

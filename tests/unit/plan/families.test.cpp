@@ -114,7 +114,7 @@ namespace {
 //! A device posts a group of messages after the step that was after it so far, `count` steps on.
 void post_later(pp::plan& work, int device, int first, int count) {
   auto const at = work.items.begin() + work.offsets[static_cast<std::size_t>(device)];
-  int const end = pp::detail::end_of_group(work.view().program_of(device), first);
+  int const end = pp::detail::end_of_group(work.program_of(device), first);
   auto const place_of = [=](int index) {
     return index < first || index >= end + count ? index
            : index < end                         ? index + count
@@ -144,9 +144,8 @@ TEST_CASE("two collectives that a device runs the other way round are found") {
   pp::plan work = pp::lower<pp::communicators::exchanges_at_once>(table, support::single_words);
   REQUIRE(verdict_on(work).empty());
   // Its shard of the embedding for microbatch 0, and for microbatch 1.
-  auto const steps = work.view().program_of(1);
-  REQUIRE((work.view().exchange_at(steps[1]) != pp::nothing &&
-           work.view().exchange_at(steps[3]) != pp::nothing));
+  auto const steps = work.program_of(1);
+  REQUIRE((work.exchange_at(steps[1]) != pp::nothing && work.exchange_at(steps[3]) != pp::nothing));
   SUBCASE("one is later than it could be") {
     post_later(work, 1, 1, 1);
     CHECK(verdict_on(work).empty());

@@ -40,7 +40,7 @@ constexpr pp::uniform_sizes both{
 //! Everything of a device that is not about passes, a line each.
 std::vector<std::string> hooks_of(pp::plan const& work, int device) {
   std::vector<std::string> lines;
-  for (pp::item const& step : work.view().program_of(device))
+  for (pp::item const& step : work.program_of(device))
     if (step.about != subject::pass)
       lines.push_back(pp::describe(step, work));
   return lines;
@@ -147,7 +147,7 @@ TEST_CASE("the last stage hands over its tied gradient while earlier stages stil
                                  "receive the totals of all stages from device 1",
                                  "run the optimizer step of stage 2"});
   // Device 0 posts the receive before its last two backward passes.
-  auto const steps = work.view().program_of(0);
+  auto const steps = work.program_of(0);
   auto const* const received = &find(work, 0, pp::operation::receive, subject::tied_gradient);
   int passes_after = 0;
   for (auto const* step = received; step != steps.data() + steps.size(); ++step)
@@ -234,8 +234,8 @@ TEST_CASE("two copies of every stage add up their gradients, then tie and total 
                                "send the totals of all stages to device 1",
                                "run the optimizer step of stage 0",
                                "run the optimizer step of stage 1"});
-  CHECK(work.view().layout(0, pp::slot_class::copied_gradient).count == 2);
-  CHECK(work.view().layout(0, pp::slot_class::copied_gradient).bytes == 512);
+  CHECK(work.layout(0, pp::slot_class::copied_gradient).count == 2);
+  CHECK(work.layout(0, pp::slot_class::copied_gradient).bytes == 512);
   // Each copy adds the gradients once, and all of them the same rows.
   auto const refused = [&](auto spoil) {
     pp::plan changed = work;
@@ -291,7 +291,7 @@ TEST_CASE("copies are added up while other stages still run") {
   int passes_after = 0;
   for (int device = 0; device < 8; ++device) {
     bool added = false;
-    for (pp::item const& step : work.view().program_of(device)) {
+    for (pp::item const& step : work.program_of(device)) {
       added = added || step.about == subject::add_copies;
       passes_after += added && step.what == pp::operation::run && step.about == subject::pass;
     }

@@ -30,7 +30,7 @@ namespace {
 
 //! The most slots of a class that hold something at once on a device, from first write to last use:
 //! by the definition, entry by entry. What is sent counts through the next pass of the device.
-int peak_overlap(pp::plan_view view, int device, pp::slot_class of) {
+int peak_overlap(pp::plan const& view, int device, pp::slot_class of) {
   auto const steps = view.program_of(device);
   int const count = static_cast<int>(steps.size());
   auto const at = [&](int i) -> pp::item const& { return steps[static_cast<std::size_t>(i)]; };
@@ -93,7 +93,7 @@ template <class Policy>
 void check_plan(pp::timetable_view table) {
   // lower proves what it makes, or throws.
   pp::plan const work = pp::lower<Policy>(table, pp::uniform_sizes{.message = 10});
-  pp::plan_view const view = work;
+  pp::plan const& view = work;
   int crossing = 0;
   for (int i = 0; i < table.size(); ++i)
     crossing +=
@@ -155,7 +155,7 @@ TEST_CASE("composite passes take the slots of both halves before either gives an
 TEST_CASE("no wait can be dropped") {
   auto const check = [](pp::plan work) {
     for (pp::item& step : work.items)
-      for (int const only : work.view().waits_of(step)) {
+      for (int const only : work.waits_of(step)) {
         // The wait is replaced by another of the same item, or by one that says nothing.
         pp::plan without = work;
         auto& changed = without.items[static_cast<std::size_t>(&step - work.items.data())];
@@ -181,9 +181,9 @@ TEST_CASE("an evaluation runs the forward passes and keeps nothing") {
     CHECK(passes == 4 * 5 * chunks);
     CHECK(work.items.size() == static_cast<std::size_t>((4 + 2 * 3) * 5 * chunks));
     for (int device = 0; device < 4; ++device) {
-      CHECK(work.view().layout(device, pp::slot_class::activation).count == 1);
-      CHECK(work.view().layout(device, pp::slot_class::sequence).count == (chunks > 1 ? 1 : 0));
-      CHECK(work.view().layout(device, pp::slot_class::received_gradient).count == 0);
+      CHECK(work.layout(device, pp::slot_class::activation).count == 1);
+      CHECK(work.layout(device, pp::slot_class::sequence).count == (chunks > 1 ? 1 : 0));
+      CHECK(work.layout(device, pp::slot_class::received_gradient).count == 0);
     }
   }
 }
@@ -232,18 +232,17 @@ TEST_CASE("arenas hold every class at the size that its largest pass needs") {
     }
   };
   pp::plan const work = pp::lower(pp::make_timetable<pp::OneFOneB>({2, 3}), ragged{});
-  pp::detail::slot_layout const& kept = work.view().layout(0, pp::slot_class::activation);
+  pp::detail::slot_layout const& kept = work.layout(0, pp::slot_class::activation);
   CHECK(kept.count == 2);
   CHECK(kept.bytes == 3072); // 3000 rounded up
-  pp::detail::slot_layout const& sent = work.view().layout(0, pp::slot_class::output);
+  pp::detail::slot_layout const& sent = work.layout(0, pp::slot_class::output);
   CHECK(sent.bytes == 256);
   CHECK(sent.offset == 2 * 3072);
   CHECK(work.arena_bytes[0] ==
-        2 * 3072 +
-          256 * (sent.count + work.view().layout(0, pp::slot_class::received_gradient).count));
+        2 * 3072 + 256 * (sent.count + work.layout(0, pp::slot_class::received_gradient).count));
   for (pp::item const& step : work.items)
     if (step.what == pp::operation::send)
-      CHECK(work.view().uses_of(step)[0].bytes == 10);
+      CHECK(work.uses_of(step)[0].bytes == 10);
 }
 
 TEST_CASE("a broken timetable is not lowered") {
@@ -345,13 +344,12 @@ struct summing_order {
 TEST_CASE("all that use a sum do so in turn, on whichever engines") {
   for (bool const in_turn : {false, true}) {
     pp::plan work = pp::lower(pp::make_timetable(summing_order{in_turn}, {1, 1}), support::words);
-    auto const steps = work.view().program_of(0);
+    auto const steps = work.program_of(0);
     std::vector<std::set<int>> behind(steps.size()); // what has ended when a step starts
     int last_on[4] = {-1, -1, -1, -1};
     for (int i = 0; i < static_cast<int>(steps.size()); ++i) {
       auto const at = static_cast<std::size_t>(i);
-      std::vector<int> waits(work.view().waits_of(steps[at]).begin(),
-                             work.view().waits_of(steps[at]).end());
+      std::vector<int> waits(work.waits_of(steps[at]).begin(), work.waits_of(steps[at]).end());
       waits.push_back(last_on[steps[at].stream()]);
       last_on[steps[at].stream()] = i;
       for (int const wait : waits)

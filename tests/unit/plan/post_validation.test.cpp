@@ -31,7 +31,7 @@ namespace {
 constexpr pp::uniform_sizes with_totals{.message = 64, .tied_bytes = 1000, .totals_bytes = 12};
 
 //! The items of a device about one subject, as their numbers in its program.
-std::vector<int> about(pp::plan_view work, int device, subject what) {
+std::vector<int> about(pp::plan const& work, int device, subject what) {
   std::vector<int> found;
   auto const steps = work.program_of(device);
   for (std::size_t i = 0; i < steps.size(); ++i)
@@ -42,7 +42,7 @@ std::vector<int> about(pp::plan_view work, int device, subject what) {
 
 //! The rule in the words of the reference: what runs before the validation is a forward pass of the
 //! first chunk of layers on its device.
-void check_early_passes(pp::plan_view work) {
+void check_early_passes(pp::plan const& work) {
   for (int device = 0; device < work.over.extents.devices; ++device) {
     int lowest = 0;
     while (pp::device_of(work, lowest) != device)
@@ -109,7 +109,7 @@ TEST_CASE("plans that validate afterwards are proven, one after the other too") 
 TEST_CASE("rows go down the devices, and back across the seam before the first backward pass") {
   auto const table = pp::make_timetable<pp::ZeroBubbleH2>({3, 6});
   auto const plans = pp::lower_post_validated(table, pp::uniform_sizes{.totals_bytes = 12});
-  auto const words = [](pp::plan_view work, int device) {
+  auto const words = [](pp::plan const& work, int device) {
     std::vector<std::string> lines;
     for (pp::item const& step : work.program_of(device))
       if (step.about != subject::pass)
@@ -132,17 +132,16 @@ TEST_CASE("rows go down the devices, and back across the seam before the first b
     int passes = 0;
     int const first = about(plans.steady, device, subject::validation).front();
     for (int i = 0; i < first; ++i)
-      passes += plans.steady.view().program_of(device)[static_cast<std::size_t>(i)].what ==
-                    pp::operation::run
-                  ? 1
-                  : 0;
+      passes +=
+        plans.steady.program_of(device)[static_cast<std::size_t>(i)].what == pp::operation::run ? 1
+                                                                                                : 0;
     CHECK(passes == 2 * (3 - device) - 1);
   }
   // What the others have sent by then arrives even where the iteration begins again.
   int arrive = 0;
   int taken = 0;
   int const behind = pp::detail::behind_validation(plans.steady, 1);
-  auto const steps = plans.steady.view().program_of(1);
+  auto const steps = plans.steady.program_of(1);
   for (std::size_t i = 0; i < steps.size(); ++i)
     if (pp::detail::arrives_early(plans.steady, 1, steps[i]))
       ++(static_cast<int>(i) < behind ? taken : arrive);

@@ -258,7 +258,7 @@ TEST_CASE("a plan is judged whatever has become of it") {
       CAPTURE(turn);
       REQUIRE(verdict.device >= 0);
       REQUIRE(verdict.device < whole.over.extents.devices);
-      auto const end = static_cast<int>(pp::plan_view(work).program_of(verdict.device).size());
+      auto const end = static_cast<int>(work.program_of(verdict.device).size());
       REQUIRE(verdict.item_index < end);
     }
     CHECK(found > 250);

@@ -103,7 +103,7 @@ TEST_CASE(
 
 TEST_CASE("slots are as large as the largest stage's weights, and lie in the arena") {
   pp::plan const work = plan_of(pp::BreadthFirst<3>{});
-  pp::plan_view const view = work;
+  pp::plan const& view = work;
   for (int device = 0; device < 2; ++device) {
     auto const& weights = view.layout(device, pp::slot_class::weights);
     auto const& gradients = view.layout(device, pp::slot_class::full_gradients);
@@ -120,7 +120,7 @@ TEST_CASE("slots are as large as the largest stage's weights, and lie in the are
 
 TEST_CASE("what follows complete gradients comes behind the last scatter of its stage") {
   pp::plan const work = plan_of(pp::Interleaved<2>{}, {.tied_bytes = 8, .totals_bytes = 8});
-  pp::plan_view const view = work;
+  pp::plan const& view = work;
   int followed = 0;
   for (int device = 0; device < 2; ++device) {
     std::vector<char> complete(4);
@@ -142,7 +142,7 @@ TEST_CASE("what follows complete gradients comes behind the last scatter of its 
 TEST_CASE("stages whose weights stay have no slot, and are complete behind their last pass") {
   pp::plan const work =
     plan_of(pp::Interleaved<2>{}, {.tied_bytes = 8, .totals_bytes = 8}, pp::weights_on_host{});
-  pp::plan_view const view = work;
+  pp::plan const& view = work;
   for (int device = 0; device < 2; ++device) {
     CHECK(view.layout(device, pp::slot_class::weights).count == 1);
     CHECK(view.layout(device, pp::slot_class::full_gradients).count == 1);

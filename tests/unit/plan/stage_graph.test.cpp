@@ -149,7 +149,7 @@ TEST_CASE("a message for a reader that does not exist, or for another one, is fo
   for (std::size_t i = 0; i < whole.items.size(); ++i) {
     if (whole.items[i].what == pp::operation::run)
       continue;
-    for (int const number : {-1, whole.view().message_of(whole.items[i]).number + 1, 2, 1000}) {
+    for (int const number : {-1, whole.message_of(whole.items[i]).number + 1, 2, 1000}) {
       pp::plan broken = whole;
       support::message_of(broken, broken.items[i]).number = number;
       CHECK(!pp::prove(broken));
@@ -160,7 +160,7 @@ TEST_CASE("a message for a reader that does not exist, or for another one, is fo
 TEST_CASE("sizes may look at the reader") {
   support::edge_list const edges{{0, 2}, {1, 2}, {2, 3}, {1, 3}};
   pp::plan const work = pp::lower(on_graph(pp::OneFOneB{}, {4, 2}, edges), own_sizes{});
-  pp::plan_view const view = work;
+  pp::plan const& view = work;
   int gradients = 0;
   for (int device = 0; device < 4; ++device)
     for (pp::item const& step : view.program_of(device)) {

@@ -84,7 +84,7 @@ TEST_CASE_TEMPLATE(
 namespace {
 
 //! The exchanges of a device, in order.
-std::vector<int> exchanges_of(pp::plan_view work, int device) {
+std::vector<int> exchanges_of(pp::plan const& work, int device) {
   std::vector<int> result;
   auto const steps = work.program_of(device);
   for (int first = 0; first < static_cast<int>(steps.size());
@@ -135,13 +135,13 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
   for (int device = 0; device < 3; ++device) {
     auto const first_item =
       static_cast<std::size_t>(whole.offsets[static_cast<std::size_t>(device)]);
-    auto const steps = whole.view().program_of(device);
+    auto const steps = whole.program_of(device);
     for (int first = 0, end = 0; first < static_cast<int>(steps.size()); first = end) {
       end = pp::detail::end_of_group(steps, first);
       pp::item const& head = steps[static_cast<std::size_t>(first)];
-      if (head.what == pp::operation::run || whole.view().exchange_at(head) == pp::nothing)
+      if (head.what == pp::operation::run || whole.exchange_at(head) == pp::nothing)
         continue;
-      int const own = whole.view().exchange_at(head);
+      int const own = whole.exchange_at(head);
       auto const set = [&](pp::plan& broken, int from, auto change) {
         for (int i = from; i < end; ++i)
           change(broken.items[first_item + static_cast<std::size_t>(i)]);
@@ -164,10 +164,11 @@ TEST_CASE("an exchange that is not the same step on all devices is found") {
       for (int i = first; i < end; ++i) {
         pp::plan broken = whole;
         pp::item const alone = steps[static_cast<std::size_t>(i)];
-        pp::plan_view const seen = whole;
+        pp::plan const& seen = whole;
         for (pp::item const& step : broken.items)
           if (step.what != pp::operation::run &&
-              pp::detail::message_index(seen, step) == pp::detail::message_index(seen, alone))
+              pp::detail::message_index(seen, seen.over, step) ==
+                pp::detail::message_index(seen, seen.over, alone))
             support::exchange_at(broken, step) = pp::nothing;
         CHECK(pp::prove(broken).broken == pp::proof::rule::bad_group);
         if (i + 1 == end && i > first) { // in a group of its own
@@ -200,7 +201,7 @@ TEST_CASE("messages of shards that are for nobody, or for another shard, are fou
   for (std::size_t i = 0; i < whole.items.size(); ++i) {
     if (whole.items[i].what == pp::operation::run)
       continue;
-    for (int const number : {-1, whole.view().message_of(whole.items[i]).number + 1, 1000}) {
+    for (int const number : {-1, whole.message_of(whole.items[i]).number + 1, 1000}) {
       pp::plan broken = whole;
       support::message_of(broken, broken.items[i]).number = number;
       CHECK(!pp::prove(broken));
@@ -211,7 +212,7 @@ TEST_CASE("messages of shards that are for nobody, or for another shard, are fou
 TEST_CASE("a device has room for one set of logits") {
   pp::plan const work = small_plan<2>();
   for (int device = 0; device < 3; ++device)
-    CHECK(work.view().layout(device, pp::slot_class::logits).count == 1);
+    CHECK(work.layout(device, pp::slot_class::logits).count == 1);
 }
 
 TEST_CASE("what a vocabulary in shards cannot have is refused with a sentence") {

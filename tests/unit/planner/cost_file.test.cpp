@@ -303,6 +303,11 @@ TEST_CASE("what is no file of costs is refused by a sentence that names line and
         refusal_of(with("communication", "?[2J"))); // nothing that a terminal obeys
   CHECK(refusal_of(with("communication", "\x1b[2J")) ==
         "JSON: a text has a control character, at line 2, character 3");
+  std::string times = "1";
+  for (int chunk = 1; chunk <= 65535; ++chunk)
+    times += ",1";
+  CHECK(refusal_of(with("[\n[1, 2],\n[3, 4]]", "[[" + times + "]]")) ==
+        "costs, line 3: 'forward' has more than 65535 stages or chunks");
   CHECK(refusal_of(std::string(whole_file) + "x") ==
         "JSON: there is text after the object, at line 12, character 1");
 }

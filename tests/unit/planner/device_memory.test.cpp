@@ -159,7 +159,7 @@ void check_arena(Schedule const& schedule, pp::pipeline_size const& size) {
         return static_cast<double>(sizes.bytes(pp::slot_class::activation, what));
       });
     CHECK(had.activations.bytes() == static_cast<std::int64_t>(predicted));
-    CHECK(had.all.bytes() == work.view().arena_bytes[device]);
+    CHECK(had.all.bytes() == work.arena_bytes_of(device));
     double const kept = pp::peak_kept_input_bytes(view, device, [&](pp::pass const& what) {
       return what.stage == 0 ? 0 : static_cast<double>(sizes.stages[what.stage].message);
     });

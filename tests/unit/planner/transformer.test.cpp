@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tests/support/golden_lines.hpp>
 
 namespace pp = pipelining;
@@ -290,6 +292,18 @@ TEST_CASE("files of model hubs give the shapes that have a name") {
   CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 2, "tokens": 4})") == "");
   CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 2})") ==
         "model file, encoder: 'tokens' is missing");
-  CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 3, "tokens": 4})")
-          .starts_with("transformer: hidden must be a multiple of heads, but 8 is none of 3"));
+  CHECK(refusal(R"({"layers": 1, "hidden": 8, "heads": 3, "tokens": 4})") ==
+        "transformer: hidden must be a multiple of heads, but 8 is none of 3; or head_width must "
+        "say how wide a head is");
+}
+
+TEST_CASE("a model of no known name is refused with the names that are known") {
+  try {
+    (void)pp::transformer::named("gpt");
+    FAIL("it was found");
+  } catch (std::invalid_argument const& refused) {
+    std::string_view const reason = refused.what();
+    CHECK(reason.starts_with("there is no model of the name 'gpt'; the known ones are "));
+    CHECK(reason.find("llama3-8b, ") != reason.npos);
+  }
 }

@@ -70,7 +70,7 @@ void check_plan(pp::plan const& work,
     if (support::only_forward(edges, frozen, table.passes[i].stage))
       CHECK((*table.over.declared)[table.passes[i].kind].calls == pp::stage_call::forward);
   for (int device = 0; device < table.over.extents.devices; ++device)
-    CHECK(work.view().layout(device, pp::slot_class::activation).count ==
+    CHECK(work.layout(device, pp::slot_class::activation).count ==
           pp::peak_activation_chunks(table, device));
 }
 
@@ -191,7 +191,7 @@ TEST_CASE("a frozen prefix costs its forward passes, and memory as of the traine
     CHECK(pp::makespan(table) == expected[latency]);
     CHECK(pp::makespan(table) < pp::makespan(pp::make_timetable<pp::OneFOneB>({4, 16}, cost)));
     pp::plan const lowered = pp::lower(table, support::words);
-    pp::plan_view const work = lowered.view();
+    pp::plan const& work = lowered;
     for (int device = 0; device < 4; ++device) {
       CAPTURE(device);
       CHECK(pp::peak_activation_chunks(table, device) == (device == 2 ? 2 : 1));

@@ -121,8 +121,8 @@ TEST_CASE("offloaded activations lie on the host: the device's arena shrinks, th
   auto const plain = pp::lower(pp::make_timetable(pp::OneFOneB{}, {8, 16}, slow_passes), words);
   auto const moved =
     pp::lower(pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, {8, 16}, slow_passes), words);
-  pp::plan_view const before = plain;
-  pp::plan_view const after = moved;
+  pp::plan const& before = plain;
+  pp::plan const& after = moved;
   CHECK(before.layout(0, pp::slot_class::activation).count == 8);
   CHECK(after.layout(0, pp::slot_class::activation).count == 2);
   CHECK(before.host_bytes[0] == 0);
@@ -140,7 +140,7 @@ TEST_CASE("slots of activations are as many as the timetable holds at once, copi
         pp::make_timetable(pp::with_offload<pp::OneFOneB>{}, {devices, 2 * devices}, cost);
       auto const work = pp::lower(table, words);
       for (int device = 0; device < devices; ++device)
-        CHECK(pp::plan_view(work).layout(device, pp::slot_class::activation).count ==
+        CHECK(work.layout(device, pp::slot_class::activation).count ==
               pp::peak_activation_chunks(table, device));
     }
 }
@@ -161,14 +161,14 @@ TEST_CASE(
   pp::plan const work = pp::lower(table, growing_sizes{});
   int compared = 0;
   for (int device = 0; device < 2; ++device)
-    for (pp::item const& again : work.view().program_of(device))
-      for (pp::item const& first : work.view().program_of(device))
+    for (pp::item const& again : work.program_of(device))
+      for (pp::item const& first : work.program_of(device))
         if (again.what == pp::operation::run && again.work.kind == pp::pass_kind::recompute &&
             first.what == pp::operation::run &&
             first.work.kind == pp::pass_kind::checkpointed_forward &&
             first.work.stage == again.work.stage &&
             first.work.microbatch == again.work.microbatch) {
-          pp::plan_view const view = work;
+          pp::plan const& view = work;
           CHECK(view.use_at(pp::detail::slot_place::inputs, again).bytes ==
                 view.use_at(pp::detail::slot_place::inputs, first).bytes);
           ++compared;

@@ -186,10 +186,10 @@ TEST_CASE("guards leave the places of slots aligned, and do not overlap") {
     pp::uniform_sizes{
       .message = 24, .activation = 300, .weight_input = 8, .tied_bytes = 4, .totals_bytes = 12});
   for (int device = 0; device < 3; ++device) {
-    pp::detail::arena const slots{plan.view(), device, nullptr, nullptr, pp::detail::guard_bytes};
+    pp::detail::arena const slots{plan, device, nullptr, nullptr, pp::detail::guard_bytes};
     std::vector<std::pair<std::int64_t, std::int64_t>> places;
     for (int of = 0; of < pp::detail::slot_classes; ++of) {
-      auto const& layout = plan.view().layout(device, static_cast<pp::slot_class>(of));
+      auto const& layout = plan.layout(device, static_cast<pp::slot_class>(of));
       bool const rows = static_cast<pp::slot_class>(of) == pp::slot_class::totals;
       for (int index = 0; layout.bytes > 0 && index < (rows ? 1 : layout.count); ++index) {
         auto const start = slots.place({.of = static_cast<pp::slot_class>(of), .index = index});

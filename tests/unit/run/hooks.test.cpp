@@ -155,8 +155,8 @@ TEST_CASE("one device hands the tied gradients over without a message") {
   auto const work =
     pp::lower(pp::make_timetable<pp::VHalf>({3, 4}), pp::uniform_sizes{.tied_bytes = 64});
   CHECK(work.other_messages == 0);
-  CHECK(work.view().layout(0, pp::slot_class::tied_gradient).count == 2);
-  CHECK(work.view().layout(1, pp::slot_class::tied_gradient).count == 0);
+  CHECK(work.layout(0, pp::slot_class::tied_gradient).count == 2);
+  CHECK(work.layout(1, pp::slot_class::tied_gradient).count == 0);
 }
 
 namespace {

@@ -73,7 +73,7 @@ void check_peaks(pp::plan const& work, int frozen = 0) {
     runner.step();
   for (std::size_t device = 0; device < devices.size(); ++device) {
     int const number = static_cast<int>(device);
-    auto const slots = [&](pp::slot_class of) { return work.view().layout(number, of).count; };
+    auto const slots = [&](pp::slot_class of) { return work.layout(number, of).count; };
     CHECK(devices[device].activations.peak == slots(pp::slot_class::activation));
     CHECK(devices[device].activations.now == 0);
     CHECK(devices[device].weight_inputs.peak == slots(pp::slot_class::weight_input));

@@ -59,7 +59,7 @@ TEST_CASE("the plan of 64 devices, one of them gone, is proven and soon there") 
 #endif
   CHECK(best < most);
   CHECK(pp::prove(work));
-  CHECK(work.view().program_of(2).empty());
+  CHECK(work.program_of(2).empty());
 }
 
 TEST_CASE(

@@ -133,7 +133,7 @@ void check_equal_to_sequential(Schedule const& schedule, pp::pipeline_size size)
   }
   auto const work = pp::lower<Policy>(table, sharded_sizes{});
   auto const slots = [&work](int device, pp::slot_class of) {
-    return pp::plan_view(work).layout(device, of).count;
+    return work.layout(device, of).count;
   };
   for (int device = 0; device < size.devices; ++device) {
     using enum pp::slot_class;

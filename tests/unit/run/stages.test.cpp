@@ -93,7 +93,7 @@ TEST_CASE("a null pointer to a stage that runs here is refused") {
   // A device of another rank is not looked at.
   std::vector<arithmetic_stage*> own{nullptr, model[1].get(), nullptr};
   pp::plan const lowered = work();
-  CHECK_NOTHROW(pp::detail::check_stages(lowered.view(), own, 1));
+  CHECK_NOTHROW(pp::detail::check_stages(lowered, own, 1));
 }
 
 namespace {

@@ -85,7 +85,7 @@ TEST_CASE("a placement of a schedule's own is kept by tables and plans") {
   }
   table = {};
   for (int stage = 0; stage < 4; ++stage)
-    CHECK(pp::device_of(pp::plan_view(work), stage) == 3 - stage);
+    CHECK(pp::device_of(work, stage) == 3 - stage);
   CHECK(pp::prove(work));
 }
 
@@ -117,8 +117,8 @@ TEST_CASE("microbatches may have unequal numbers of chunks") {
   pp::plan const work = pp::lower(
     table, pp::uniform_sizes{.message = 8, .activation = 8, .sequence = 8, .sequence_gradient = 8});
   CHECK(pp::prove(work));
-  CHECK(pp::plan_view(work).layout(0, pp::slot_class::activation).count == 13);
-  CHECK(pp::plan_view(work).layout(0, pp::slot_class::sequence).count == 7);
+  CHECK(work.layout(0, pp::slot_class::activation).count == 13);
+  CHECK(work.layout(0, pp::slot_class::sequence).count == 7);
   CHECK_THROWS_WITH_AS((void)pp::make_timetable(ragged{2}, {2, 3}),
                        "shape: chunks_of gives microbatch 2 3 chunks; there must be 1 to "
                        "shape::chunks, 2",

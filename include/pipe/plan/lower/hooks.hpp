@@ -31,7 +31,7 @@ namespace pipelining::inline v0_3::detail {
 }
 
 //! True for a plan in which the gradients of copies of stages are added up.
-[[nodiscard]] constexpr bool adds_copies(plan const& to) noexcept {
+[[nodiscard]] inline bool adds_copies(plan const& to) noexcept {
   return !to.evaluates && to.over.extents.routes() > 1;
 }
 

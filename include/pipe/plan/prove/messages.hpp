@@ -55,7 +55,7 @@ inline constexpr int most_group_messages = 64;
 
 //! A step about something else than a pass is of a plan that has such, runs or is a message as its
 //! subject says, has one use, and a number that exists.
-[[nodiscard]] constexpr bool other_exists(plan_view work, item const& step) noexcept {
+[[nodiscard]] inline bool other_exists(plan const& work, item const& step) noexcept {
   shape const& extents = work.over.extents;
   slot_class const of = class_of(step.about);
   std::int64_t const bytes = of == slot_class::copied_gradient ? extents.routes() - 1
@@ -74,7 +74,7 @@ inline constexpr int most_group_messages = 64;
 
 //! An exchange is one group of a device, with all messages of it that the device has an end of.
 //! @pre check_form has nothing to say.
-constexpr proof check_exchanges(plan_view work, int device) {
+inline proof check_exchanges(plan const& work, int device) {
   pipeline_view const over = work.over;
   auto const steps = work.program_of(device);
   auto const exchange_at = [&](std::size_t i) {
@@ -105,26 +105,34 @@ constexpr proof check_exchanges(plan_view work, int device) {
   return {};
 }
 
+//! The sizes of the lists of a plan, which items point into.
+struct list_sizes {
+  std::uint64_t uses, waits, messages;
+};
+
 //! True when the parts of the plan's lists that are an item's are there.
-[[nodiscard]] constexpr bool lists_exist(plan_view const& work, item const& step) noexcept {
+[[nodiscard]] constexpr bool lists_exist(list_sizes const& sizes, item const& step) noexcept {
   // A negative number becomes one that is too large.
   auto const end = [](int first, unsigned count) {
     return std::uint64_t{static_cast<unsigned>(first)} + count;
   };
-  return end(step.first_use, step.use_count) <= work.uses.size() &&
-         end(step.first_wait, step.wait_count) <= work.waits.size() &&
-         (step.what == operation::run || end(step.message, 1) <= work.messages.size());
+  return end(step.first_use, step.use_count) <= sizes.uses &&
+         end(step.first_wait, step.wait_count) <= sizes.waits &&
+         (step.what == operation::run || end(step.message, 1) <= sizes.messages);
 }
 
 //! The form of a message: one use, a peer that exists, and what all messages of its group share.
 //! @param head the first of the group
-[[nodiscard]] constexpr proof::rule
-misform(plan_view const& work, int device, item const& step, item const& head) noexcept {
+[[nodiscard]] inline proof::rule misform(plan const& work,
+                                         pipeline_view const& over,
+                                         int device,
+                                         item const& step,
+                                         item const& head) noexcept {
   message_end const& end = work.message_of(step);
   message_end const& first = work.message_of(head);
   bool const named =
-    step.about != subject::pass || (end.number >= 0 && end.number < graph_width(work.over));
-  if (!named || step.use_count != 1 || end.peer < 0 || end.peer >= work.over.extents.devices ||
+    step.about != subject::pass || (end.number >= 0 && end.number < graph_width(over));
+  if (!named || step.use_count != 1 || end.peer < 0 || end.peer >= over.extents.devices ||
       end.peer == device)
     return proof::rule::unmatched;
   int const exchange = work.exchange_at(step);
@@ -137,23 +145,28 @@ misform(plan_view const& work, int device, item const& step, item const& head) n
 //! The form of an item: it is where the plan's lists are, its waits point to items before its
 //! group, its pass and its peer exist, and its group has one lane, and one peer or one exchange.
 //! @param first of its group
-constexpr proof
-check_form(plan_view const& work, int device, item const* steps, int first, int i) noexcept {
+[[gnu::always_inline]] inline proof check_form(plan const& work,
+                                               pipeline_view const& over,
+                                               list_sizes const& sizes,
+                                               int device,
+                                               item const* steps,
+                                               int first,
+                                               int i) noexcept {
   item const& step = steps[i];
   bool const message = step.what != operation::run;
-  if (!lists_exist(work, step))
+  if (!lists_exist(sizes, step))
     return {proof::rule::wrong_content, device, i};
   for (int const wait : work.waits_of(step))
     if (wait < 0 || wait >= first)
       return {proof::rule::waits_forward, device, i, device, wait};
-  if (step.about == subject::pass ? !work.over.contains(step.work)
-                                  : step.work.stage >= work.over.extents.stages())
+  if (step.about == subject::pass ? !over.contains(step.work)
+                                  : step.work.stage >= over.extents.stages())
     return {proof::rule::wrong_passes, device, i};
   if (step.about != subject::pass && !other_exists(work, step))
     return {message ? proof::rule::unmatched : proof::rule::wrong_passes, device, i};
   if (!message)
     return {};
-  proof::rule const broken = misform(work, device, step, steps[first]);
+  proof::rule const broken = misform(work, over, device, step, steps[first]);
   return {broken, device, i, device, broken == proof::rule::bad_group ? first : nothing};
 }
 
@@ -167,8 +180,8 @@ struct first_on_lane {
 //! The item that a message stands on one lane with while they share no communicator, or the other
 //! way round; else `nothing`.
 //! @param seen [lanes of the device]
-[[nodiscard]] constexpr int misplaced_lane(
-  plan_view const& work, int device, item const& step, int i, first_on_lane* seen) noexcept {
+[[nodiscard]] inline int misplaced_lane(
+  plan const& work, int device, item const& step, int i, first_on_lane* seen) noexcept {
   bool const sends = step.what == operation::send;
   // What is like one before it is as right as that was.
   int const peer = work.message_of(step).peer;
@@ -179,7 +192,7 @@ struct first_on_lane {
     seen[step.lane].message = i;
     seen[step.lane].key = key;
   }
-  for (int lane = 0; lane < work.lanes[device]; ++lane)
+  for (int lane = 0; lane < work.lanes_of(device); ++lane)
     if (seen[lane].message != nothing && (seen[lane].key == key) != (lane == step.lane))
       return seen[lane].message;
   return nothing;
@@ -189,23 +202,24 @@ struct first_on_lane {
 //! communicator; those that go one way between two devices are numbered in their order; what a pass
 //! of the device makes is sent once. Several devices may enter theirs at the same time.
 struct entered_messages {
-  plan_view const& work;
+  plan const& work;
+  pipeline_view const& over;
   int device;
   int* sender;         //!< [message_indices], the item of the pass's device that sends each
   first_on_lane* seen; //!< [lanes of the device], fresh
   int* next;           //!< [2 P], 0: the numbers of the next messages from and to every device
 
   constexpr void enter(item const& step, int i, device_finding& found) noexcept {
-    if (step.lane < 0 || step.lane >= work.lanes[device])
+    if (step.lane < 0 || step.lane >= work.lanes_of(device))
       return found.add({device_check::lanes, {proof::rule::wrong_lane, device, i}});
     if (int const other = misplaced_lane(work, device, step, i, seen); other != nothing)
       return found.add({device_check::lanes, {proof::rule::wrong_lane, device, i, device, other}});
     message_end const& message = work.message_of(step);
     bool const sends = step.what == operation::send;
     if (sends && step.about == subject::pass) {
-      if (device_of(work.over, step.work) != device)
+      if (device_of(over, step.work) != device)
         found.looks_at_ends = true;
-      else if (int const before = std::exchange(sender[message_index(work, step)], i);
+      else if (int const before = std::exchange(sender[message_index(work, over, step)], i);
                before != nothing)
         found.add({device_check::sent_twice, {proof::rule::unmatched, device, i, device, before}});
     }
@@ -215,20 +229,21 @@ struct entered_messages {
 };
 
 //! The place of an end of a message among those of all messages: [2 message_indices].
-[[nodiscard]] constexpr std::ptrdiff_t
-end_index(plan_view const& work, item const& step, bool sends) noexcept {
-  return 2 * std::ptrdiff_t{message_index(work, step)} + (sends ? 1 : 0);
+[[nodiscard]] inline std::ptrdiff_t
+end_index(plan const& work, pipeline_view const& over, item const& step, bool sends) noexcept {
+  return 2 * std::ptrdiff_t{message_index(work, over, step)} + (sends ? 1 : 0);
 }
 
 //! Enters the messages of a device: none is sent or received twice.
 //! @param ends the item at each end, on its device
-constexpr proof enter_messages(plan_view const& work, int device, int* ends) noexcept {
+inline proof enter_messages(plan const& work, int device, int* ends) noexcept {
+  pipeline_view const over = work.over;
   auto const steps = work.program_of(device);
   for (std::size_t at = 0; at < steps.size(); ++at) {
     if (steps[at].what == operation::run)
       continue;
     int const i = static_cast<int>(at);
-    int& end = ends[end_index(work, steps[at], steps[at].what == operation::send)];
+    int& end = ends[end_index(work, over, steps[at], steps[at].what == operation::send)];
     if (end != nothing)
       return {proof::rule::unmatched, device, i, device, end};
     end = i;
@@ -238,8 +253,8 @@ constexpr proof enter_messages(plan_view const& work, int device, int* ends) noe
 
 //! The rule by which two items of two devices are not the ends of one message; none where they are.
 //! Both ends have the same size, place in the line of their edge, and exchange.
-[[nodiscard]] constexpr proof::rule
-misfit(plan_view const& work, item const& step, int device, item const& other, int peer) noexcept {
+[[nodiscard]] inline proof::rule
+misfit(plan const& work, item const& step, int device, item const& other, int peer) noexcept {
   message_end const& mine = work.message_of(step);
   message_end const& theirs = work.message_of(other);
   bool const sends = step.what == operation::send;
@@ -260,7 +275,8 @@ misfit(plan_view const& work, item const& step, int device, item const& other, i
 //! bytes and the same place in the line of its edge. The groups of both ends hold the same
 //! messages.
 //! @param ends the item at each end, on its device
-constexpr proof check_messages(plan_view work, int device, int const* ends) noexcept {
+inline proof check_messages(plan const& work, int device, int const* ends) noexcept {
+  pipeline_view const over = work.over;
   auto const steps = work.program_of(device);
   int before_twin = nothing; // of the item before, where both are of one group
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -268,7 +284,7 @@ constexpr proof check_messages(plan_view work, int device, int const* ends) noex
     int const index = static_cast<int>(i);
     if (step.what == operation::run)
       continue;
-    int const twin = ends[end_index(work, step, step.what != operation::send)];
+    int const twin = ends[end_index(work, over, step, step.what != operation::send)];
     int const peer = work.message_of(step).peer;
     auto const theirs = work.program_of(peer);
     if (twin == nothing || static_cast<std::size_t>(twin) >= theirs.size())
@@ -293,7 +309,7 @@ struct item_group {
   int first;
   int end;
 
-  constexpr item_group(plan_view const& work, int device, int at) noexcept
+  item_group(plan const& work, int device, int at) noexcept
       : steps(work.program_of(device)), first(at),
         end(static_cast<std::size_t>(at) < steps.size() ? end_of_group(steps, at) : at) {}
   [[nodiscard]] constexpr item const& operator[](int at) const noexcept {
@@ -303,11 +319,11 @@ struct item_group {
 
 //! True when the groups that two devices stand at are the two ends of the same messages. The
 //! messages of one direction stand in the same order.
-[[nodiscard]] constexpr bool groups_meet(plan_view const& work,
-                                         int device,
-                                         item_group const& mine,
-                                         int peer,
-                                         item_group const& theirs) noexcept {
+[[nodiscard]] inline bool groups_meet(plan const& work,
+                                      int device,
+                                      item_group const& mine,
+                                      int peer,
+                                      item_group const& theirs) noexcept {
   if (mine.end - mine.first != theirs.end - theirs.first)
     return false;
   // Where the next one that the peer sends may be, and the next that it receives.
@@ -327,8 +343,8 @@ struct item_group {
 }
 
 //! True when a device stands at an exchange.
-[[nodiscard]] constexpr bool
-is_at_exchange(plan_view work, int const* at, int device, int exchange) noexcept {
+[[nodiscard]] inline bool
+is_at_exchange(plan const& work, int const* at, int device, int exchange) noexcept {
   auto const steps = work.program_of(device);
   auto const index = static_cast<std::size_t>(at[device]);
   return index < steps.size() && steps[index].what != operation::run &&
@@ -336,8 +352,8 @@ is_at_exchange(plan_view work, int const* at, int device, int exchange) noexcept
 }
 
 //! A device that others at an exchange wait for, or `nothing` where all have come.
-[[nodiscard]] constexpr int
-missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
+[[nodiscard]] inline int
+missing_at_exchange(plan const& work, int const* at, int exchange) noexcept {
   for (int device = 0; device < work.over.extents.devices; ++device) {
     if (!is_at_exchange(work, at, device, exchange))
       continue;
@@ -355,7 +371,7 @@ missing_at_exchange(plan_view work, int const* at, int exchange) noexcept {
 //! @param at [P], the items that devices stand at. @param moved called with each of the others.
 //! @return whether they have.
 template <class Moved>
-constexpr bool meet_at_messages(plan_view const& work, int* at, int device, Moved moved) {
+inline bool meet_at_messages(plan const& work, int* at, int device, Moved moved) {
   item_group const mine(work, device, at[device]);
   item const& head = mine[mine.first];
   int const exchange = work.exchange_at(head);
@@ -392,7 +408,7 @@ class plan_drain {
 public:
   //! Runs every device from the start of its program until nothing moves.
   //! @complexity O(1) per item, times the messages of a group.
-  explicit plan_drain(plan_view const& work) : work_(work), at_(work.over.extents.devices, 0) {
+  explicit plan_drain(plan const& work) : work_(work), at_(work.over.extents.devices, 0) {
     int const devices = work.over.extents.devices;
     std::vector<int> stack(static_cast<std::size_t>(devices)); // devices that may go on
     owned<bool> const queued(devices, true);
@@ -448,7 +464,7 @@ private:
                                : missing_at_exchange(work_, at_, exchange);
   }
 
-  plan_view work_;
+  plan const& work_;
   owned<int> at_; // [P]
 };
 

@@ -27,8 +27,8 @@
 namespace pipelining::inline v0_3::detail {
 
 //! Every pass runs while the data that it needs of its stage are there.
-constexpr proof check_needs(plan_view const& work, int device) {
-  if (!work.over.declared->has_needs)
+inline proof check_needs(plan const& work, int device) {
+  if (!work.over.declared.has_needs)
     return {};
   needed_data there(work.over);
   auto const steps = work.program_of(device);
@@ -51,7 +51,7 @@ struct slot_history {
 //! The walks over the programs of devices, one after the other, each in the memory of the one
 //! before.
 struct slot_check {
-  plan_view work;
+  plan const& work;
   data_uses const& uses;
   stream_clocks clock{};
   owned<slot_history> histories{}; // of all classes, one after the other
@@ -65,19 +65,20 @@ struct slot_check {
   int last_scatter = nothing; // that has completed the gradients of a stage
   std::span<slot_history> of_class[slot_classes]{};
 
-  constexpr void begin(int number) {
+  void begin(int number) {
     device = number;
-    items = work.items + work.offsets[device];
+    auto const steps = work.program_of(device);
+    items = steps.data();
     verdict = {};
     last_scatter = nothing;
-    clock.reset(work.offsets[device + 1] - work.offsets[device], work.streams(device));
+    clock.reset(static_cast<int>(steps.size()), work.streams(device));
     int slots = 0;
     for (int of = 0; of < slot_classes; ++of)
       slots += work.layout(device, static_cast<slot_class>(of)).count;
     histories.get(slots, {});
     read_by.get(slots * uses.most_readers);
-    progress.get(has_hooks(work) ? work.over.extents.stages() : 0, 0);
-    makers.get(work.over.declared->engines > 1 ? uses.instances() : 0, nothing);
+    progress.get(has_hooks(work) ? uses.over.extents.stages() : 0, 0);
+    makers.get(uses.over.declared->engines > 1 ? uses.instances() : 0, nothing);
     for (int of = 0, first = 0; of < slot_classes; ++of) {
       int const count = work.layout(device, static_cast<slot_class>(of)).count;
       of_class[of] = {histories + first, static_cast<std::size_t>(count)};
@@ -86,30 +87,30 @@ struct slot_check {
     for (int slot = 0; slot < slots; ++slot)
       histories[slot].first_reader = slot * uses.most_readers;
     // The rows of the plan before are where they are complete.
-    if (validates(work.validation) && device + 1 == work.over.extents.devices)
-      for (int row = 0; row < work.over.extents.stages(); ++row)
+    if (validates(work.validation) && device + 1 == uses.over.extents.devices)
+      for (int row = 0; row < uses.over.extents.stages(); ++row)
         if (slot_history* const past = history(slot_class::totals, row); past != nullptr)
           past->content = row;
   }
-  [[nodiscard]] constexpr slot_history* history(slot_class of, int index) noexcept {
+  [[nodiscard]] slot_history* history(slot_class of, int index) noexcept {
     std::span<slot_history> const all = of_class[static_cast<int>(of)];
     auto const at = static_cast<std::size_t>(index); // a negative number becomes one too large
     return at < all.size() ? all.data() + at : nullptr;
   }
-  [[nodiscard]] constexpr int* readers_of(slot_history const* past) noexcept {
+  [[nodiscard]] int* readers_of(slot_history const* past) noexcept {
     return read_by + past->first_reader;
   }
-  [[nodiscard]] constexpr bool knows(int earlier) const noexcept {
+  [[nodiscard]] bool knows(int earlier) const noexcept {
     if (earlier == nothing)
       return true;
     return known[items[earlier].stream()] >= earlier;
   }
-  constexpr void fail(proof::rule broken, int item_index, int other) noexcept {
+  void fail(proof::rule broken, int item_index, int other) noexcept {
     if (verdict)
       verdict = {broken, device, item_index, device, other};
   }
   //! `item_index` writes `content` into a slot: its writer and readers so far must be complete.
-  constexpr void write(int item_index, slot_class of, int index, int content) noexcept {
+  void write(int item_index, slot_class of, int index, int content) noexcept {
     slot_history* const past = history(of, index);
     if (past == nullptr)
       return fail(proof::rule::wrong_content, item_index, nothing);
@@ -124,14 +125,14 @@ struct slot_check {
     past->reader_count = 0;
   }
   //! `item_index` adds to the content that a slot must hold.
-  constexpr void add(int item_index, slot_class of, int index, int content) noexcept {
+  void add(int item_index, slot_class of, int index, int content) noexcept {
     slot_history const* const past = history(of, index);
     if (past == nullptr || past->content != content)
       return fail(proof::rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
     write(item_index, of, index, content);
   }
   //! `item_index` reads a slot that must hold `content`, written by an item that is complete.
-  constexpr void read(int item_index, slot_class of, int index, int content) noexcept {
+  void read(int item_index, slot_class of, int index, int content) noexcept {
     slot_history* const past = history(of, index);
     if (past == nullptr || past->content != content)
       return fail(proof::rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
@@ -149,16 +150,16 @@ struct slot_check {
     past->reader_count = at == past->reader_count ? at + 1 : past->reader_count;
   }
   //! Checks a step that is not about a pass: its slots, and the gradients that it needs.
-  constexpr void other(int i, item const& step) noexcept {
+  void other(int i, item const& step) noexcept {
     slot_class const of = class_of(step.about);
     use const& used = work.uses_of(step)[0];
-    use const given = given_use(work.over, step, used.count);
+    use const given = given_use(uses.over, step, used.count);
     if (used.of != of || used.at != given.at || used.index != given.index ||
         used.count != given.count)
       return fail(proof::rule::wrong_content, i, nothing);
     // Slots of copies serve stage after stage.
     bool const copied = of == slot_class::copied_gradient;
-    int const shift = copied ? step.work.stage * most_copies(work.over.extents) : 0;
+    int const shift = copied ? step.work.stage * most_copies(uses.over.extents) : 0;
     for (int index = used.index; index < used.index + used.count; ++index)
       if (used.at == slot_place::outputs)
         write(i, of, index, index + shift);
@@ -169,20 +170,20 @@ struct slot_check {
   }
   //! Gradients are complete after the pass that says so. Copied and tied gradients are complete
   //! once they are added.
-  constexpr void follow(int i, item const& step) noexcept {
+  void follow(int i, item const& step) noexcept {
     constexpr unsigned char gathered = 1; // the gradients of one of several copies
     constexpr unsigned char complete = 2;
     constexpr unsigned char added = 3;
     unsigned char& at = progress[step.work.stage];
-    bool const tied = work.tied_bytes > 0 && holds_tied(work.over.extents, step.work.stage);
+    bool const tied = work.tied_bytes > 0 && holds_tied(uses.over.extents, step.work.stage);
     if (step.about != subject::pass && !knows(last_scatter))
       return fail(proof::rule::unordered, i, last_scatter);
     switch (step.about) {
     case subject::pass:
-      if (completes_gradients(*work.over.declared, step.work.kind) && at != 0)
+      if (completes_gradients(*uses.over.declared, step.work.kind) && at != 0)
         return fail(proof::rule::incomplete, i, nothing);
       if (step.completes_stage)
-        at = copies_of(work.over, step.work.stage) > 1 ? gathered : complete;
+        at = copies_of(uses.over, step.work.stage) > 1 ? gathered : complete;
       last_scatter = step.completes_stage && runs_beside(step) ? i : last_scatter;
       return;
     case subject::copied_gradient:
@@ -192,7 +193,7 @@ struct slot_check {
       at = step.about == subject::add_copies ? complete : at;
       return;
     case subject::contribution:
-      if (!work.evaluates && !goes_forward_only(work.over, step.work.stage) &&
+      if (!work.evaluates && !goes_forward_only(uses.over, step.work.stage) &&
           at != (tied ? added : complete))
         return fail(proof::rule::incomplete, i, nothing);
       return;
@@ -206,16 +207,16 @@ struct slot_check {
     }
   }
   //! A pass that needs a datum without a slot comes after its maker, or is its maker.
-  constexpr void follow_maker(int i, int instance) noexcept {
+  void follow_maker(int i, int instance) noexcept {
     if (makers[instance] != i && (makers[instance] == nothing || !knows(makers[instance])))
       fail(proof::rule::unordered, i, makers[instance]);
   }
-  constexpr void run(int i, item const& step) noexcept {
+  void run(int i, item const& step) noexcept {
     if (has_hooks(work))
       follow(i, step);
     pass const& what = step.work;
     pass_place const place = uses.place_of(what);
-    bool const engines = work.over.declared->engines > 1;
+    bool const engines = uses.over.declared->engines > 1;
     auto at = work.uses_of(step).data();
     auto const end = at + step.use_count;
     for (data_use const& use : uses[what]) {
@@ -241,7 +242,7 @@ struct slot_check {
       fail(proof::rule::wrong_content, i, nothing);
   }
   //! A message reads what its maker has made, or brings it.
-  constexpr void carry(int i, item const& step) noexcept {
+  void carry(int i, item const& step) noexcept {
     use const& carried = work.uses_of(step)[0];
     int const content = uses.product(step.work, step.work.stage, work.message_of(step).number);
     bool const sends = step.what == operation::send;
@@ -254,7 +255,7 @@ struct slot_check {
   }
 
   //! Checks the slots of one device. Items that start together do not know of one another.
-  constexpr proof check(int number) {
+  proof check(int number) {
     if (proof const found = check_needs(work, number); !found)
       return found;
     begin(number);
@@ -285,24 +286,24 @@ struct slot_check {
 };
 
 //! The classes lie one after the other in the arena.
-constexpr proof check_layout(plan_view const& work, int device) noexcept {
+inline proof check_layout(plan const& work, int device) noexcept {
   std::int64_t ends[2]{}; // on the device, on the host
   for (int of = 0; of < slot_classes; ++of) {
     slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
-    std::int64_t& end = ends[lies_on_host(*work.over.declared, of) ? 1 : 0];
+    std::int64_t& end = ends[lies_on_host(work.over.declared, of) ? 1 : 0];
     if (layout.offset < end || layout.bytes < 0 || layout.count < 0)
       return {proof::rule::slots_overlap, device, layout.peak_item};
     end = plus(layout.offset, times(layout.bytes, layout.count));
   }
-  if (work.arena_bytes[device] < ends[0] || work.host_bytes_of(device) < ends[1])
+  if (work.arena_bytes_of(device) < ends[0] || work.host_bytes_of(device) < ends[1])
     return {proof::rule::slots_overlap, device};
   return {};
 }
 
 //! True when every slot that a step uses has room for its content.
 //! @param layouts of its device
-[[nodiscard]] constexpr bool
-has_room(plan_view const& work, slot_layout const* layouts, item const& step) noexcept {
+[[nodiscard]] inline bool
+has_room(plan const& work, slot_layout const* layouts, item const& step) noexcept {
   for (use const& used : work.uses_of(step)) {
     std::int64_t const room = layouts[static_cast<int>(used.of)].bytes;
     if (used.bytes < 0 ||

@@ -21,8 +21,6 @@
 #include <limits>
 #include <span>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
 namespace pipelining::inline v0_3 {
 

@@ -16,7 +16,6 @@
 #include <pipe/flow/training.hpp>
 
 #include <cstdint>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>

@@ -10,6 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/planner/search/node_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/cost_table.hpp>
@@ -19,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -101,7 +103,7 @@ public:
             over.declared->kind_with(role::again), node.what.stage, microbatch, node.what.chunk));
     if (of.pairs)
       fit_pairs();
-    sort_edges(edges_into());
+    edges_ = graph_of(edges_into());
   }
 
   pipeline_view over;
@@ -138,10 +140,12 @@ public:
   //! that is negative.
   [[nodiscard]] std::vector<double> tails_to(int device) const {
     std::vector<double> tail = begins_on(device);
-    for (auto edge = edges_.rbegin(); edge != edges_.rend(); ++edge)
-      if (tail[edge->after] >= 0)
-        tail[edge->before] =
-          std::max(tail[edge->before], edge->latency + time(edge->after) + tail[edge->after]);
+    for (auto node = edges_.sorted.rbegin(); node != edges_.sorted.rend(); ++node)
+      for (auto const [other, lag] : edges_.after.of(*node))
+        if (double const after = tail[detail::at(other)]; after >= 0) {
+          double& mine = tail[detail::at(*node)];
+          mine = std::max(mine, lag + time(detail::at(other)) + after);
+        }
     return tail;
   }
 
@@ -176,12 +180,6 @@ public:
 
 private:
   static constexpr std::size_t none = ~std::size_t{0};
-  struct link {
-    std::size_t before;
-    std::size_t after;
-    double latency;
-  };
-
   [[nodiscard]] double weight(int microbatch, int chunk) const {
     if (of.weights.empty())
       return 1.0 / chunks_;
@@ -227,8 +225,8 @@ private:
   }
 
   //! The edges into each pass, from the passes that it waits for.
-  [[nodiscard]] std::vector<std::vector<link>> edges_into() const {
-    std::vector<std::vector<link>> into(nodes_.size());
+  [[nodiscard]] std::vector<std::vector<graph_edge>> edges_into() const {
+    std::vector<std::vector<graph_edge>> into(nodes_.size());
     int const per_row = over.extents.stages() * over.units();
     group_times const groups = groups_of(cost);
     for (std::size_t node = 0; node < nodes_.size(); ++node) {
@@ -244,36 +242,15 @@ private:
         double const message =
           message_time(cost, over.extents.devices, nodes_[before].device, nodes_[node].device);
         into[node].push_back(
-          {before,
-           node,
+          {static_cast<graph_node>(before),
            from == what.stage ? 0 : transfer_time(over, groups, message, from, what.stage)});
       }
       if (is(what, role::input))
-        into[node].push_back(
-          {at(role::forward, what.stage, what.chunk), node, again(what.stage, what.chunk)});
+        into[node].push_back({static_cast<graph_node>(at(role::forward, what.stage, what.chunk)),
+                              again(what.stage, what.chunk)});
     }
     return into;
   }
-  //! Sorts edges: the edges into a pass come before the edges out of it.
-  void sort_edges(std::vector<std::vector<link>> const& into) {
-    std::vector<std::vector<std::size_t>> behind(nodes_.size());
-    std::vector<std::size_t> waits(nodes_.size());
-    std::vector<std::size_t> ready;
-    for (std::size_t node = 0; node < nodes_.size(); ++node) {
-      waits[node] = into[node].size();
-      for (link const& each : into[node])
-        behind[each.before].push_back(node);
-      if (waits[node] == 0)
-        ready.push_back(node);
-    }
-    for (std::size_t next = 0; next < ready.size(); ++next) {
-      edges_.insert(edges_.end(), into[ready[next]].begin(), into[ready[next]].end());
-      for (std::size_t const node : behind[ready[next]])
-        if (--waits[node] == 0)
-          ready.push_back(node);
-    }
-  }
-
   [[nodiscard]] std::vector<double> begins_on(int device) const {
     std::vector<double> times(nodes_.size(), -1);
     for (std::size_t node = 0; node < nodes_.size(); ++node)
@@ -282,10 +259,12 @@ private:
     return times;
   }
   [[nodiscard]] std::vector<double> extended(std::vector<double> start) const {
-    for (link const& each : edges_)
-      if (start[each.before] >= 0)
-        start[each.after] =
-          std::max(start[each.after], start[each.before] + time(each.before) + each.latency);
+    for (graph_node const node : edges_.sorted)
+      if (double const begin = start[detail::at(node)]; begin >= 0)
+        for (auto const [other, lag] : edges_.after.of(node)) {
+          double& later = start[detail::at(other)];
+          later = std::max(later, begin + time(detail::at(node)) + lag);
+        }
     return start;
   }
 
@@ -295,7 +274,7 @@ private:
   std::vector<std::size_t> made_by_; // [rows][S][C] the pass of this row
   std::array<pass_kind, 4> kinds_{}; // by role, of a stage in no group
   std::vector<double> again_;        // [S][C] of recomputations
-  std::vector<link> edges_;
+  node_graph edges_;
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -22,7 +22,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
-#include <span>
 #include <stdexcept>
 #include <tuple>
 #include <vector>

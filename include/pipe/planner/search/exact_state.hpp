@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {

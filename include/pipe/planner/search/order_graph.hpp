@@ -11,6 +11,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/planner/model/stage_memory.hpp>
+#include <pipe/planner/search/node_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/peaks.hpp>
@@ -49,38 +50,6 @@ struct random_numbers {
   }
 };
 
-using graph_node = std::int32_t;
-inline constexpr graph_node no_node = -1;
-
-//! The index of a node, or a place among nodes.
-[[nodiscard]] constexpr std::size_t at(std::int32_t index) noexcept {
-  return static_cast<std::size_t>(index);
-}
-
-//! The end of a dependency: the other pass, and how long its message takes.
-struct graph_edge {
-  graph_node other;
-  double lag;
-};
-
-//! The dependencies on one side of all nodes.
-struct graph_edges {
-  std::vector<graph_edge> all; // node after node
-  std::vector<std::int32_t> first{0};
-
-  [[nodiscard]] std::int32_t count(graph_node node) const noexcept {
-    return first[at(node) + 1] - first[at(node)];
-  }
-  [[nodiscard]] std::span<graph_edge const> of(graph_node node) const noexcept {
-    return {all.data() + first[at(node)], at(count(node))};
-  }
-  //! Adds the edges of the next node.
-  void add(std::span<graph_edge const> edges) {
-    all.insert(all.end(), edges.begin(), edges.end());
-    first.push_back(static_cast<std::int32_t>(all.size()));
-  }
-};
-
 //! The dependencies between passes, their times and the memory that they hold. Orders of devices
 //! are no part of it.
 struct order_graph {
@@ -91,8 +60,7 @@ struct order_graph {
   std::vector<std::int32_t> holders; // by node: its device
   std::vector<std::int64_t> taken;   // by node: of the room, at its start
   std::vector<std::int64_t> freed;   // by node: of the room, at its end
-  graph_edges before;                // whom a node waits for
-  graph_edges after;                 // who waits for a node
+  node_graph edges;                  // between passes
   std::vector<double> heads;         // by node: no order starts it earlier
   std::vector<double> tails;         // by node: what comes after its end at least
   std::vector<double> waits; // by device: what counts after its last pass, see `count_spans`
@@ -127,37 +95,23 @@ using node_rows = std::vector<std::vector<graph_node>>;
 
 //! Fills in the longest paths without any order, forth and back.
 inline void find_paths(order_graph& graph) {
-  auto const count = at(graph.size());
-  std::vector<std::int32_t> open(count);
-  std::vector<graph_node> sorted;
-  sorted.reserve(count);
-  for (graph_node node = 0; node < graph.size(); ++node) {
-    open[at(node)] = graph.before.count(node);
-    if (open[at(node)] == 0)
-      sorted.push_back(node);
-  }
-  graph.heads.assign(count, 0);
-  graph.tails.assign(count, 0);
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    graph_node const node = sorted[i];
+  graph.heads.assign(graph.passes.size(), 0);
+  graph.tails.assign(graph.passes.size(), 0);
+  for (graph_node const node : graph.edges.sorted) {
     double const end = graph.heads[at(node)] + graph.times[at(node)];
-    for (auto const [other, lag] : graph.after.of(node)) {
+    for (auto const [other, lag] : graph.edges.after.of(node))
       graph.heads[at(other)] = std::max(graph.heads[at(other)], end + lag);
-      if (--open[at(other)] == 0)
-        sorted.push_back(other);
-    }
   }
-  if (sorted.size() != count)
-    throw std::invalid_argument("search_order: the passes of the flow wait for each other");
-  for (auto node = sorted.rbegin(); node != sorted.rend(); ++node)
-    for (auto const [other, lag] : graph.after.of(*node))
+  for (auto node = graph.edges.sorted.rbegin(); node != graph.edges.sorted.rend(); ++node)
+    for (auto const [other, lag] : graph.edges.after.of(*node))
       graph.tails[at(*node)] =
         std::max(graph.tails[at(*node)], lag + graph.times[at(other)] + graph.tails[at(other)]);
 }
 
 //! The same from the end: who waits for a node goes before it, and it takes what it has freed.
 [[nodiscard]] inline order_graph reversed(order_graph graph) {
-  std::swap(graph.before, graph.after);
+  std::swap(graph.edges.before, graph.edges.after);
+  std::reverse(graph.edges.sorted.begin(), graph.edges.sorted.end());
   std::swap(graph.taken, graph.freed);
   std::swap(graph.heads, graph.tails);
   return graph;
@@ -201,24 +155,21 @@ inline void count_spans(order_graph& graph) {
     }
   (void)checked_latency(cost);
   (void)checked_links(cost, graph.devices);
-  std::vector<graph_edge> before;
-  std::vector<std::vector<graph_edge>> after(graph.passes.size());
+  std::vector<std::vector<graph_edge>> before(graph.passes.size());
   for (graph_node node = 0; node < graph.size(); ++node) {
     dependency_list const needed = dependencies(over, graph.passes[at(node)]);
-    before.clear();
     for (int k = 0; k < needed.count; ++k) {
       graph_node const other = node_of[at(needed.index(k))];
       if (other == no_node)
         throw std::invalid_argument("search_order: an order lacks a pass that others wait for");
       double const lag =
         message_time(cost, graph.devices, graph.holders[at(other)], graph.holders[at(node)]);
-      before.push_back({other, lag});
-      after[at(other)].push_back({node, lag});
+      before[at(node)].push_back({other, lag});
     }
-    graph.before.add(before);
   }
-  for (std::vector<graph_edge> const& edges : after)
-    graph.after.add(edges);
+  graph.edges = graph_of(before);
+  if (graph.edges.sorted.size() != graph.passes.size())
+    throw std::invalid_argument("search_order: the passes of the flow wait for each other");
   find_paths(graph);
   return graph;
 }
@@ -356,8 +307,8 @@ private:
     }
     for (std::size_t i = 0; i < count; ++i) {
       auto const node = static_cast<graph_node>(i);
-      open_[i] = of_.before.count(node);
-      bool const fills = of_.after.count(node) == 0;
+      open_[i] = of_.edges.before.count(node);
+      bool const fills = of_.edges.after.count(node) == 0;
       bool const takes = of_.taken[i] > of_.freed[i];
       liking_[i] = mean * ((takes ? taste_.taker : 0) + (fills ? taste_.filler : 0)) +
                    (taste_.times == nullptr
@@ -422,7 +373,7 @@ private:
     held_[device] += of_.taken[at(node)] - of_.freed[at(node)];
     to_take_[slot(device, of_.passes[at(node)].microbatch)] -= of_.taken[at(node)];
     forget_done(device);
-    for (auto const [other, lag] : of_.after.of(node)) {
+    for (auto const [other, lag] : of_.edges.after.of(node)) {
       ready_[at(other)] = std::max(ready_[at(other)], end + lag);
       if (std::size_t const on = at(of_.holders[at(other)]); --open_[at(other)] == 0) {
         waiting_[on].push_back(other);

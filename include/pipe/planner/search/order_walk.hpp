@@ -40,14 +40,14 @@ public:
     std::vector<std::size_t> done(rows.size());
     std::vector<std::int32_t> open(place_.size());
     for (graph_node node = 0; node < of_.size(); ++node)
-      open[at(node)] = of_.before.count(node);
+      open[at(node)] = of_.edges.before.count(node);
     for (bool moved = true; moved;) {
       moved = false;
       for (std::size_t device = 0; device < rows.size(); ++device)
         while (done[device] < rows[device].size() && open[at(rows[device][done[device]])] == 0) {
           graph_node const node = rows[device][done[device]++];
           sequence_.push_back(node);
-          for (graph_edge const& edge : of_.after.of(node))
+          for (graph_edge const& edge : of_.edges.after.of(node))
             --open[at(edge.other)];
           moved = true;
         }
@@ -156,7 +156,7 @@ private:
 
   template <side Of>
   [[nodiscard]] graph_edges const& edges() const noexcept {
-    return Of == before ? of_.before : of_.after;
+    return Of == before ? of_.edges.before : of_.edges.after;
   }
   [[nodiscard]] double wait_behind(graph_node node) const noexcept {
     return of_.waits[at(of_.holders[at(node)])];
@@ -217,7 +217,7 @@ private:
       path_.push_back(no_node);
       count = 0;
       add(beside_[after][at(node)], end_of(node));
-      for (auto const [other, lag] : of_.after.of(node))
+      for (auto const [other, lag] : of_.edges.after.of(node))
         add(other, end_of(node) + lag);
     }
     path_.pop_back();
@@ -375,7 +375,7 @@ private:
         path += of_.times[at(next)] + paths_[after][at(next)];
       else
         path = -std::numeric_limits<double>::max();
-      for (auto const [other, lag] : of_.after.of(node))
+      for (auto const [other, lag] : of_.edges.after.of(node))
         if (place_[at(other)] > last)
           path = std::max(path, end + lag + of_.times[at(other)] + paths_[after][at(other)]);
       longest = std::max(longest, path);

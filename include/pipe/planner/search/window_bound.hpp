@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
-#include <span>
 #include <utility>
 #include <vector>
 
