@@ -325,17 +325,17 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
         "these; declare a datum for each");
   CHECK(refusal([](small_flow& of) { // a row for each set of kinds that make a datum
           char const* const words[] = {"third", "fourth", "fifth"};
-          for (int i = 0; i < 3; ++i) {
-            of.data.push_back({.word = pp::flow_word::of(words[i]),
+          for (std::uint8_t of_datum = 3; of_datum < 6; ++of_datum) {
+            of.data.push_back({.word = pp::flow_word::of(words[of_datum - 3]),
                                .lives = pp::residence::nowhere,
                                .wanted = true});
-            of.add(0, {does::makes, 3 + i});
-            of.kinds.push_back({static_cast<pass_kind>(10 + i),
+            of.add(0, {does::makes, of_datum});
+            of.kinds.push_back({static_cast<pass_kind>(10 + of_datum),
                                 pp::declare_kind('\0',
-                                                 pp::flow_word::of(words[i]),
+                                                 pp::flow_word::of(words[of_datum - 3]),
                                                  engine::compute,
                                                  pp::stage_call::perform,
-                                                 {{does::makes, 3 + i}})});
+                                                 {{does::makes, of_datum}})});
           }
         }) == "kind 'ahead' makes more than three rows of data; let the same kinds make what "
               "belongs together");
