@@ -74,7 +74,7 @@ void check_list(model_size const& size, pp::round_stages const& list, int device
       auto const use = slot_use_of(plan, ran, sizes, device, of);
       CHECK((use.measured > 0 || of == pp::slot_class::full_gradients)); // some only go forward
       CHECK(use.measured <= use.planned);
-      CHECK(plan.view().layout(device, of).count <= 2);
+      CHECK(plan.layout(device, of).count <= 2);
     }
   }
 }

@@ -291,14 +291,4 @@ void write_pytorch_csv(text_sink auto& out,
     append(out, row, "\n");
 }
 
-//! @brief The same, for an order without times.
-void write_pytorch_csv(text_sink auto& out,
-                       device_orders const& orders,
-                       pytorch_content content = pytorch_content::passes,
-                       pytorch_release release = pytorch_release::v2_15) {
-  timetable_view const view{
-    .over = orders.over, .passes = orders.passes.data(), .offsets = orders.offsets.data()};
-  write_pytorch_csv(out, view, content, release);
-}
-
 } // namespace pipelining::inline v0_3
