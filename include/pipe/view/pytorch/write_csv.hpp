@@ -152,7 +152,7 @@ private:
   }
 
   [[nodiscard]] bool is_ready(pass const& what) const {
-    dependency_list const needed = dependencies(order_.over, what);
+    dependency_list const needed(order_.over, what);
     for (int k = 0; k < needed.count; ++k)
       if (done_[static_cast<std::size_t>(needed.index(k))] == 0)
         return false;
