@@ -237,7 +237,7 @@ TEST_CASE("kinds of training have the roles that costs and pictures ask for") {
       if ((*declared)[each.kind].exists()) {
         CAPTURE(declared->word(each.kind));
         CHECK((*declared)[each.kind].is == each.is);
-        CHECK(pp::detail::stands_between(*declared, each.kind) == each.takes_no_time);
+        CHECK(pp::detail::stands_between((*declared)[each.kind]) == each.takes_no_time);
         ++seen;
       }
   CHECK(seen == 10 + 8 + 16);
@@ -325,17 +325,18 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
         "these; declare a datum for each");
   CHECK(refusal([](small_flow& of) { // a row for each set of kinds that make a datum
           char const* const words[] = {"third", "fourth", "fifth"};
-          for (std::uint8_t of_datum = 3; of_datum < 6; ++of_datum) {
-            of.data.push_back({.word = pp::flow_word::of(words[of_datum - 3]),
+          for (int i = 0; i < 3; ++i) {
+            auto const made = static_cast<std::uint8_t>(3 + i);
+            of.data.push_back({.word = pp::flow_word::of(words[i]),
                                .lives = pp::residence::nowhere,
                                .wanted = true});
-            of.add(0, {does::makes, of_datum});
-            of.kinds.push_back({static_cast<pass_kind>(10 + of_datum),
+            of.add(0, {does::makes, made});
+            of.kinds.push_back({static_cast<pass_kind>(10 + i),
                                 pp::declare_kind('\0',
-                                                 pp::flow_word::of(words[of_datum - 3]),
+                                                 pp::flow_word::of(words[i]),
                                                  engine::compute,
                                                  pp::stage_call::perform,
-                                                 {{does::makes, of_datum}})});
+                                                 {{does::makes, made}})});
           }
         }) == "kind 'ahead' makes more than three rows of data; let the same kinds make what "
               "belongs together");
