@@ -38,7 +38,7 @@ public:
         auto const here = static_cast<std::size_t>(entry);
         if (entry > table.offsets[device])
           edges_.emplace_back(here - 1, here);
-        auto const needed = pipelining::detail::dependencies(over, table.passes[entry]);
+        pipelining::detail::dependency_list const needed(over, table.passes[entry]);
         for (int k = 0; k < needed.count; ++k)
           if (std::size_t const maker = maker_of[static_cast<std::size_t>(needed.index(k))];
               maker + 1 != here)

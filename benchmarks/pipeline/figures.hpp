@@ -61,7 +61,7 @@ inline delays delays_of(pp::timetable_view ran) {
     for (int i = ran.offsets[device]; i < ran.offsets[device + 1]; ++i) {
       double before = i > ran.offsets[device] ? ran.ends[i - 1] : -1;
       bool crossed = false;
-      pp::detail::dependency_list const needed = pp::detail::dependencies(ran.over, ran.passes[i]);
+      pp::detail::dependency_list const needed(ran.over, ran.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const entry = entries[static_cast<std::size_t>(needed.index(k))];
         if (entry < 0 || ran.ends[entry] <= before)

@@ -86,7 +86,7 @@ share_cores(pp::timetable_view table, Cost const& cost, int cores) {
     if (next[row] == table.offsets[row + 1])
       return pp::detail::never;
     double time = row_free[row];
-    auto const needed = pp::detail::dependencies(table.over, table.passes[next[row]]);
+    pp::detail::dependency_list const needed(table.over, table.passes[next[row]]);
     for (int i = 0; i < needed.count; ++i) {
       double const end = done[static_cast<std::size_t>(needed.index(i))];
       if (end < 0)

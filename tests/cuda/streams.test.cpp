@@ -77,8 +77,7 @@ void check_times(pp::plan const& work, pp::timetable_view step) {
   for (int row = 0; row < step.rows(); ++row)
     for (int i = step.offsets[row]; i < step.offsets[row + 1]; ++i) {
       double ready = i > step.offsets[row] ? step.ends[i - 1] : 0;
-      pp::detail::dependency_list const needed =
-        pp::detail::dependencies(step.over, step.passes[i]);
+      pp::detail::dependency_list const needed(step.over, step.passes[i]);
       for (int k = 0; k < needed.count; ++k)
         ready = std::max(ready, ends[static_cast<std::size_t>(needed.index(k))]);
       wrong += step.starts[i] < ready - 1e-6 || step.ends[i] < step.starts[i] ? 1 : 0;

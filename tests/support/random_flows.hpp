@@ -399,7 +399,7 @@ inline void fill_rows(dice& chance,
   std::vector<bool> made(static_cast<std::size_t>(over.pass_indices()), false);
   while (!left.empty()) {
     auto ready = std::find_if(left.begin(), left.end(), [&](pp::pass const& what) {
-      auto const needed = pipelining::detail::dependencies(over, what);
+      pipelining::detail::dependency_list const needed(over, what);
       for (int i = 0; i < needed.count; ++i)
         if (!made[static_cast<std::size_t>(needed.index(i))])
           return false;

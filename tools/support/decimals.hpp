@@ -31,4 +31,9 @@ namespace examples {
   return text;
 }
 
+//! A share in per cent, as it stands in a column.
+[[nodiscard]] inline std::string per_cent(double share) {
+  return decimals(100 * share, 1) + " %";
+}
+
 } // namespace examples

@@ -18,19 +18,12 @@ bool names_cost_file(std::string_view word) {
 }
 
 pp::cut_costs read_cost_file(std::string_view option, std::string_view name, pp::flow const& of) {
-  std::string text;
-  try {
-    text = read_file(std::string(name));
-  } catch (usage_error const& error) {
-    throw usage_error(std::string(option) +
-                      " wants 3 or 4 times, F,I,W or F,I,W,COMM, or a file of costs; " +
-                      error.what());
-  }
-  try {
-    return pp::read_costs(text, of);
-  } catch (std::invalid_argument const& error) {
-    throw usage_error(std::string(option) + ": cannot read " + quoted(name) + ": " + error.what());
-  }
+  std::string const text = read_or_say<usage_error>(
+    std::string(option) + " wants 3 or 4 times, F,I,W or F,I,W,COMM, or a file of costs; ",
+    [&] { return read_file(std::string(name)); });
+  return read_or_say<std::invalid_argument>(std::string(option) + ": cannot read " + quoted(name) +
+                                              ": ",
+                                            [&] { return pp::read_costs(text, of); });
 }
 
 pp::uniform_cost mean_of(pp::cost_table const& costs, pp::shape const& extents) {
@@ -49,11 +42,8 @@ pp::uniform_cost mean_of(pp::cost_table const& costs, pp::shape const& extents) 
 }
 
 std::vector<std::string> read_stages(std::string_view option, std::string_view word) {
-  try {
-    return pp::read_layout(word);
-  } catch (std::invalid_argument const& error) {
-    throw usage_error(std::string(option) + ": " + error.what());
-  }
+  return read_or_say<std::invalid_argument>(std::string(option) + ": ",
+                                            [&] { return pp::read_layout(word); });
 }
 
 pp::cut_costs costs_of_layout(stage_layout const& layout) {

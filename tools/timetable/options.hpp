@@ -51,6 +51,17 @@ struct usage_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+//! What `read()` gives, or what is wrong with it, after some words.
+//! @throws usage_error
+template <class Error>
+auto read_or_say(std::string const& words, auto const& read) {
+  try {
+    return read();
+  } catch (Error const& error) {
+    throw usage_error(words + error.what());
+  }
+}
+
 //! Words that a user may write in a place.
 using word_list = std::vector<std::string_view>;
 

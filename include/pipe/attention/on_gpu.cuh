@@ -71,7 +71,7 @@ inline void check_scratch(gpu_scratch const& scratch, std::int64_t wanted) {
 }
 
 //! The kernels for a call on the current GPU.
-//! @param code gives what the program has of those for Hopper; asked where the GPU is one
+//! @param code says whether the program has those for Hopper; asked where the GPU is one
 //! @param portable  as gpu_scratch::portable
 //! @param can_copy  see are_strides_of_copies
 template <class Code>
@@ -81,15 +81,12 @@ choose(launch_memory& memory, Code const& code, bool portable = false, bool can_
   if (portable || !memory.gpu().is_hopper()) {
     return {kernel_family::portable, portable ? choice_reason::asked : choice_reason::other_gpu};
   }
-  switch (code(memory)) {
-  case hopper_code::there:
-    return can_copy ? kernel_choice{kernel_family::hopper, choice_reason::all_there}
+  auto const reason = code(memory);
+  if (reason == choice_reason::all_there) {
+    return can_copy ? kernel_choice{kernel_family::hopper, reason}
                     : kernel_choice{kernel_family::portable, choice_reason::strides};
-  case hopper_code::few_registers: return {kernel_family::portable, choice_reason::few_registers};
-  case hopper_code::unclear: return {kernel_family::portable, choice_reason::unclear};
-  case hopper_code::none: break;
   }
-  return {kernel_family::portable, choice_reason::no_code};
+  return {kernel_family::portable, reason};
 }
 
 //! Floats of dO . O, up to the next multiple of 16 bytes.
@@ -192,9 +189,9 @@ kernel_choice forward_on_gpu(parameters const& p,
   detail::check_for_kernels<Dim>(p, t);
   detail::check_scratch(scratch, 0);
   launch_memory once;
-  auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
+  detail::launcher const launch{scratch.memory == nullptr ? once : *scratch.memory, stream};
   auto const choice =
-    detail::choose(memory,
+    detail::choose(launch.memory,
                    detail::forward_code<Dim, Element, Mask, Score, Built>,
                    scratch.portable,
                    detail::are_strides_of_copies(t.query, t.key, t.value, t.output));
@@ -204,9 +201,8 @@ kernel_choice forward_on_gpu(parameters const& p,
   auto const best = detail::count_of(scratch) < detail::key_splits::scratch(p, 2)
                       ? 1
                       : detail::best_key_splits<Dim, Element, Mask, Score, Built>(
-                          memory, choice.family, p, scratch.held);
+                          launch.memory, choice.family, p, scratch.held);
   auto const splits = detail::splits_in(scratch, p, best);
-  detail::launcher const launch{memory, stream};
   detail::forward_call<Element, Mask, Score> const call{
     p, t, m, f, static_cast<float>(p.effective_scale())};
   if (choice.family == kernel_family::hopper) {
@@ -256,23 +252,21 @@ kernel_choice backward_on_gpu(parameters const& p,
   static_assert(detail::is_kernel_element<Element>,
                 "attention::backward_on_gpu: elements must be __nv_bfloat16 or __half, because the "
                 "matrix units multiply no others here; use attention::backward for float");
-  check(p, t);
+  detail::check_for_kernels<Dim>(p, t);
   launch_memory once;
-  auto& memory = scratch.memory == nullptr ? once : *scratch.memory;
+  detail::launcher const launch{scratch.memory == nullptr ? once : *scratch.memory, stream};
   auto const choice =
-    detail::choose(memory,
+    detail::choose(launch.memory,
                    detail::backward_code<Dim, Element, Mask, Score, Built, Order>,
                    scratch.portable,
                    detail::are_strides_of_copies(t.query, t.key, t.value, t.output_gradient));
   detail::check_scratch(scratch, backward_scratch(p));
-  detail::check_for_kernels<Dim>(p, t);
   if (p.batch * p.query_length == 0) {
     return choice;
   }
   auto const mean = dense_rows(scratch.data, p.batch, p.heads, p.query_length);
   auto const sums =
     detail::query_sums::in(scratch.data + detail::floats_of_means(p), p, choice.family);
-  detail::launcher const launch{memory, stream};
   detail::backward_call<Element, Mask, Score> const call{
     p, t, mean, m, f, static_cast<float>(p.effective_scale())};
   if (choice.family == kernel_family::hopper) {

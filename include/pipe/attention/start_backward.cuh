@@ -9,6 +9,7 @@
 #include <pipe/attention/hopper/code_in_program.cuh>
 #include <pipe/attention/kernel/query_sums.cuh>
 #include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/launch_memory.cuh>
 #include <pipe/attention/portable/backward_mma.cuh>
 #include <pipe/attention/query_sums.hpp>
@@ -18,46 +19,36 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace pipelining::inline v0_3::attention::detail {
 
-template <class Built, kernel_family Family, int Dim, class Element, mask Mask, score Score>
+template <class Built, kernel_family Family, int Dim, class Call>
 PIPELINING_KERNEL void __launch_bounds__(start_sums_threads)
-  start_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
-                    query_sums const __grid_constant__ sums) {
+  start_sums_kernel(Call const __grid_constant__ call, query_sums const __grid_constant__ sums) {
   start_sums_block<Family, Dim>(call, sums);
 }
 
-template <class Built, kernel_family Family, int Dim, class Element, mask Mask, score Score>
+template <class Built, kernel_family Family, int Dim, class Call>
 PIPELINING_KERNEL void __launch_bounds__(finishing_threads<Family, Dim>)
-  finish_sums_kernel(backward_call<Element, Mask, Score> const __grid_constant__ call,
-                     query_sums const __grid_constant__ sums) {
-  finish_sums_block<Family, Dim, Element>(call, sums);
+  finish_sums_kernel(Call const __grid_constant__ call, query_sums const __grid_constant__ sums) {
+  using element = std::remove_pointer_t<decltype(call.t.query_gradient.data)>;
+  finish_sums_block<Family, Dim, element>(call, sums);
 }
 
 //! Launches the kernels before and after another one, of a call that has queries.
 //! @param start launches that one with so many blocks, unless there is no key
 //! @param keys  of a tile
-template <class Built,
-          kernel_family Family,
-          int Dim,
-          class Element,
-          mask Mask,
-          score Score,
-          class Start>
-void launch_backward(launcher const& launch,
-                     backward_call<Element, Mask, Score> const& call,
-                     query_sums const& sums,
-                     int keys,
-                     Start const& start) {
+template <class Built, kernel_family Family, int Dim, class Call, class Start>
+void launch_backward(
+  launcher const& launch, Call const& call, query_sums const& sums, int keys, Start const& start) {
   auto const steps = call.p.batch * call.p.heads * sums.steps;
-  auto const prepare = start_sums_kernel<Built, Family, Dim, Element, Mask, Score>;
-  launch({steps, start_sums_threads}, prepare, call, sums);
+  launch({steps, start_sums_threads}, start_sums_kernel<Built, Family, Dim, Call>, call, sums);
   if (auto const blocks = sums.blocks(call.p, keys, Family); blocks != 0) {
     start(blocks);
   }
   if (!sums.is_rounded) {
-    auto const finish = finish_sums_kernel<Built, Family, Dim, Element, Mask, Score>;
+    auto const finish = finish_sums_kernel<Built, Family, Dim, Call>;
     auto const blocks = finishing_blocks<Family, Dim> * steps;
     launch({blocks, finishing_threads<Family, Dim>}, finish, call, sums);
   }
@@ -101,7 +92,7 @@ PIPELINING_KERNEL void __launch_bounds__(threads_on_hopper<hopper_backward_shape
 }
 
 template <int Dim, class Element, mask Mask, score Score, class Built, query_order Order>
-hopper_code backward_code(launch_memory& memory) {
+choice_reason backward_code(launch_memory& memory) {
   return code_of_kernel<hopper_backward_shape<Dim>>(
     reinterpret_cast<void const*>(backward_hopper_kernel<Built, Dim, Order, Element, Mask, Score>),
     memory);

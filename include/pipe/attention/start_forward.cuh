@@ -108,7 +108,7 @@ __launch_bounds__(threads_on_hopper<hopper_forward_shape<Dim, Score>::threads>, 
 }
 
 template <int Dim, class Element, mask Mask, score Score, class Built>
-hopper_code forward_code(launch_memory& memory) {
+choice_reason forward_code(launch_memory& memory) {
   return code_of_kernel<hopper_forward_shape<Dim, Score>>(
     reinterpret_cast<void const*>(
       forward_hopper_kernel<Built, Dim, Element, Mask, Score, no_key_splits>),

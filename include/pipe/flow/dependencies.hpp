@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief Who reads what a pass makes, and what a pass waits for. Header for
-//! pipelining::detail::dependencies.
+//! pipelining::detail::dependency_list.
 
 #include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
@@ -159,12 +159,6 @@ private:
   int inputs_ = 0;
   int own_ = 0;
 };
-
-//! The passes that `what` waits for. @pre contains(over, what) @complexity O(1)
-[[nodiscard]] constexpr dependency_list dependencies(pipeline_view const& over,
-                                                     pass const& what) noexcept {
-  return {over, what};
-}
 
 //! The data in place for passes that need them, as the passes of one compute engine go by in order.
 class needed_data {

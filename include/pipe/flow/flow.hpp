@@ -447,11 +447,6 @@ namespace detail {
           (kind.calls == stage_call::copy || kind.calls == stage_call::use_weights ||
            kind.calls == stage_call::collect_gradients));
 }
-//! The same of a kind that the flow may not have.
-[[nodiscard]] constexpr bool stands_between(flow const& declared, pass_kind kind) noexcept {
-  return declared[kind].exists() && stands_between(declared[kind]);
-}
-
 } // namespace detail
 
 constexpr pass_kind flow::kind_with(role is, engine on) const noexcept {

@@ -21,22 +21,12 @@ namespace pipelining::inline v0_3::detail {
 
 //! Appends a code point in UTF-8.
 inline void append_code_point(std::string& text, std::uint32_t code) {
-  auto const add = [&](std::uint32_t byte) { text += static_cast<char>(byte); };
-  auto const rest = [&](int shift) { add(0x80 | (code >> shift & 0x3f)); };
-  if (code < 0x80) {
-    add(code);
-  } else if (code < 0x800) {
-    add(0xc0 | code >> 6);
-    rest(0);
-  } else if (code < 0x10000) {
-    add(0xe0 | code >> 12);
-    rest(6);
-    rest(0);
-  } else {
-    add(0xf0 | code >> 18);
-    rest(12);
-    rest(6);
-    rest(0);
+  constexpr std::uint32_t marks[] = {0, 0xc0, 0xe0, 0xf0};
+  int const more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3; // bytes to come
+  text += static_cast<char>(marks[more] | code >> 6 * more);
+  for (int shift = 6 * more; shift > 0;) {
+    shift -= 6;
+    text += static_cast<char>(0x80 | (code >> shift & 0x3f));
   }
 }
 

@@ -13,6 +13,7 @@
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -367,25 +368,17 @@ pass_index(pipeline_view const& over, pass const& what, int row) noexcept {
 }
 
 //! The most passes that one row can have.
-[[nodiscard]] constexpr int row_capacity(pipeline_view const& over) noexcept {
+[[nodiscard]] constexpr int row_capacity(pipeline_view const& over) {
   shape const& extents = over.extents;
-  int most = extents.stages_per_device * (extents.where == placement::bidirectional ? 2 : 1);
-  int per_stage = over.units();
-  if (over.holders != nullptr) {
-    most = 0;
-    int const count = extents.stages() * extents.routes();
-    for (int device = 0; device < extents.devices; ++device) {
-      int held = 0;
-      for (int i = 0; i < count; ++i)
-        held += over.holders[i] == device ? 1 : 0;
-      most = held > most ? held : most;
-    }
-    int const per_route = (extents.microbatches - 1) / extents.routes() + 1;
-    per_stage = per_route * extents.chunks < per_stage ? per_route * extents.chunks : per_stage;
+  owned<int> const held(extents.devices, 0); // stages of routes
+  int most = 0;
+  for (int i = 0; i < extents.stages() * extents.routes(); ++i) {
+    int const microbatch = microbatch_of(extents, i / extents.stages());
+    most = std::max(most, ++held[device_of(over, i % extents.stages(), microbatch)]);
   }
-  return over.declared->rows * most * per_stage;
+  int const per_route = (extents.microbatches - 1) / extents.routes() + 1;
+  return over.declared->rows * most * std::min(over.units(), per_route * extents.chunks);
 }
-
 } // namespace detail
 
 } // namespace pipelining::inline v0_3

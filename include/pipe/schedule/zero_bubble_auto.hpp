@@ -20,22 +20,17 @@ namespace detail {
 struct zero_bubble_problem {
   int devices;
   int microbatches;
-  double limit; //!< microbatches that a device may hold
-  double kept;  //!< share of an activation that is held between the two halves of the backward
+  double const* limits; //!< [P] microbatches that a device may hold
+  double const* shares; //!< [P] of an activation, held between the two halves of the backward
   double latency;
   double const* times; //!< [3][P][M] forward, backward_input, backward_weight
   //! [P][M] time of the recomputation that makes the activation again, right before
   //! backward_input; negative where the activation is kept. Null: all are.
   double const* again = nullptr;
-  double const* limits = nullptr; //!< [P] in place of `limit`; null: all devices have that
-  double const* shares = nullptr; //!< [P] in place of `kept`
   double most = std::numeric_limits<double>::infinity(); //!< that any of these limits counts for
 
   [[nodiscard]] constexpr double limit_of(int d) const noexcept {
-    return std::min(most, limits == nullptr ? limit : limits[d]);
-  }
-  [[nodiscard]] constexpr double kept_on(int d) const noexcept {
-    return shares == nullptr ? kept : shares[d];
+    return std::min(most, limits[d]);
   }
   //! Whether a device may hold more than one microbatch for each device.
   [[nodiscard]] constexpr bool has_more_than_devices() const noexcept {
@@ -136,10 +131,10 @@ inline constexpr zero_bubble_policy zero_bubble_policies[] = {
   for (int j = 0; j < p.devices; ++j) {
     double const both = p.first(0, j, p.microbatches) + p.first(1, j, p.microbatches);
     double const busy = both + p.first(2, j, p.microbatches);
-    double const freed_by_input = (1 - p.kept_on(j)) * (p.microbatches - 1);
+    double const freed_by_input = (1 - p.shares[j]) * (p.microbatches - 1);
     double const to_free = p.microbatches - p.limit_of(j) - freed_by_input;
     int weights = 0;
-    while (weights + 1 < p.microbatches && p.kept_on(j) * weights < to_free - 1e-6)
+    while (weights + 1 < p.microbatches && p.shares[j] * weights < to_free - 1e-6)
       ++weights;
     double const last_input = both + p.first(2, j, weights);
     down = std::max(down, p.weight(j, last));
@@ -353,7 +348,7 @@ private:
     double const again = std::max(p_.recompute(d, microbatch), 0.0);
     double const end =
       spend(d, time, again + p_.input(d, microbatch), pass_kind::backward_input, microbatch);
-    at_[d].held += p_.kept_on(d) - (p_.recompute(d, microbatch) < 0 ? 1 : 0);
+    at_[d].held += p_.shares[d] - (p_.recompute(d, microbatch) < 0 ? 1 : 0);
     input_ends_[index(d, microbatch)] = end;
     if (d > 0)
       wake(d - 1, p_.again == nullptr ? end + p_.latency : input_arrival(d - 1));
@@ -361,7 +356,7 @@ private:
   }
   constexpr double weight(int d, double time) {
     int const microbatch = at_[d].weights++;
-    at_[d].held -= p_.kept_on(d);
+    at_[d].held -= p_.shares[d];
     return spend(d, time, p_.weight(d, microbatch), pass_kind::backward_weight, microbatch);
   }
   constexpr double spend(int d, double time, double duration, pass_kind kind, int microbatch) {
@@ -564,11 +559,10 @@ struct ZeroBubbleAuto {
                                      Recomputed const& recomputed,
                                      row_writer* rows) const {
     double const limit = 1.0 * memory_limit * (TimesDevices == dynamic ? 1 : extents.devices);
+    detail::owned<double> const limits(extents.devices, limit);
+    detail::owned<double> const shares(extents.devices, kept_for_weight);
     detail::write_zero_bubble(
-      {extents.devices, extents.microbatches, limit, kept_for_weight, 0, nullptr},
-      cost,
-      recomputed,
-      rows);
+      {extents.devices, extents.microbatches, limits, shares, 0, nullptr}, cost, recomputed, rows);
   }
 };
 

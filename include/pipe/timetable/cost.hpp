@@ -103,11 +103,7 @@ struct uniform_cost {
   [[nodiscard]] constexpr detail::group_times groups() const noexcept {
     return {broadcast, reduce};
   }
-  [[nodiscard]] constexpr double pair_duration(pass const& first,
-                                               pass const& second) const noexcept {
-    return pair_duration(detail::kinds_of_training, first, second);
-  }
-  //! The same of two passes of a flow.
+  //! The time of an overlapped pair of passes of a flow.
   [[nodiscard]] constexpr double
   pair_duration(flow const& declared, pass const& first, pass const& second) const noexcept {
     return overlapped_pair < 0 ? detail::braid_time(hidden_duration(declared, first),

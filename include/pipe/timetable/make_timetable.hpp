@@ -52,7 +52,7 @@ struct stuck_pass {
     for (int entry = head; entry < end && (entry == head || table.passes[entry].overlapped);
          ++entry) {
       pass const& what = table.passes[entry];
-      dependency_list const needed = dependencies(over, what);
+      dependency_list const needed(over, what);
       for (int k = 0; k < needed.count; ++k) {
         dependency const from = needed[k];
         place_code const at = entered.places[from.line][from.unit];

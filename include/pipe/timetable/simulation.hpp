@@ -71,7 +71,7 @@ ended_on(simulation& state, int row, entry_number entry, int line, int unit) noe
   pass const& what = state.map.rows[row].passes[entry];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
   int const device = row % state.map.over.extents.devices;
-  dependency_list const needed = dependencies(state.map.over, what);
+  dependency_list const needed(state.map.over, what);
   double latest = 0;
   for (int k = 0; k < needed.count; ++k) {
     dependency const from = needed[k];

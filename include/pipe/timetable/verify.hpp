@@ -37,7 +37,7 @@ namespace detail {
   int const devices = map.over.extents.devices;
   double const start = table.starts[index];
   entry_number const behind = what.overlapped ? entry - 1 : entry;
-  dependency_list const needed = dependencies(map.over, what);
+  dependency_list const needed(map.over, what);
   int blamed = nothing_before;
   bool in_row = false;
   for (int k = needed.count - 1; k >= 0; --k) {

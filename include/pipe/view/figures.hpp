@@ -146,7 +146,7 @@ void append_counts(text_sink auto& out, shape const& extents, bool stages_too) {
   std::vector<pass_kind> result;
   for (int kind = 0; kind < flow::most_kinds; ++kind)
     if ((found >> static_cast<unsigned>(kind) & 1) != 0 &&
-        !stands_between(*table.over.declared, static_cast<pass_kind>(kind)))
+        !stands_between(table.over.declared->kinds[kind]))
       result.push_back(static_cast<pass_kind>(kind));
   return result;
 }

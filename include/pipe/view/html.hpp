@@ -76,7 +76,7 @@ public:
     std::vector<std::vector<entry_need>> result;
     for (int i = 0; i < table_.size(); ++i) {
       pass const& what = table_.passes[i];
-      dependency_list const list = dependencies(over_, what);
+      dependency_list const list(over_, what);
       result.emplace_back();
       for (int k = 0; k < list.count; ++k) {
         int const maker = makers_[static_cast<std::size_t>(list.index(k))];

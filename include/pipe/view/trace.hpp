@@ -144,7 +144,7 @@ int write_arrows(
   std::vector<int> const entries = entries_of(table);
   for (int device = 0; device < table.over.extents.devices; ++device) {
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-      dependency_list const needed = dependencies(table.over, table.passes[i]);
+      dependency_list const needed(table.over, table.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const from = device_of(table, needed.stage(k), table.passes[i].microbatch);
         int const entry = entries[static_cast<std::size_t>(needed.index(k))];

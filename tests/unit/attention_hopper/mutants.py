@@ -32,13 +32,20 @@ ORDER = "kernel/query_order.cuh"
 
 TELL_WORK = "auto const work = work_of<shape::queries>(c.p, order, splits.count, tiles, n);\n    tell_work(memory, query_parity, work);\n    "
 
-EMPTY = "  wait_for(memory.empty(place.stage), place.parity ^ 1);\n"
-ASKED = """  if constexpr (Counts) {
-    if (is_first_lane) {
-      if (int const step = read_slot(memory.sums(place.stage)); step >= 0) {
+EMPTY = "    wait_for(memory.empty(at.stage), at.parity ^ 1);\n"
+ASKED = """    if constexpr (Counts) {
+      if (is_first_lane) {
+        if (int const step = read_slot(memory.sums(at.stage)); step >= 0) {
 """
-COUNT = ASKED + "        count_after(sums.after + step, 1);\n"
-SLOT = "        write_slot(memory.sums(place.stage), -1);\n"
+COUNT = ASKED + "          count_after(sums.after + step, 1);\n"
+SLOT = "          write_slot(memory.sums(at.stage), -1);\n"
+
+ADD_QUERIES = "me.steps.add_queries(me.of_query, stage, me.query_column());\n    "
+SUMS_OVER = """if constexpr (Consumer::shape::is_wide) {
+      wait_for_products<1>(me.of_value);
+    }
+    wait_for_products<1>(me.of_key);
+    walk.release(stage);"""
 
 PREPARE = "    prepare_sums<Shape, query_order::kept>(sums, memory, place.stage, lane);\n"
 
@@ -116,7 +123,7 @@ FORWARD = {
 }
 
 BACKWARD = {
-    "back_no_wait_for_a_free_stage": (COPIES, "wait_for_place<counts>(sums, memory, place, is_first_lane);\n      if", "if"),
+    "back_no_wait_for_a_free_stage": (COPIES, "wait_for_place(place);\n        if", "if"),
     "back_no_wait_for_a_stage": (PARTS, "wait_for(memory.full(place.stage), place.parity);", ""),
     "back_no_wait_for_own_tiles": (STEPS, "wait_for(steps.walk.memory.own_full(), read_slot(parity_of(steps.walk.memory.work())));", ""),
     "back_too_few_bytes": (COPIES, "memory.full(stage), Shape::stage_bytes", "memory.full(stage), Shape::query_tile_bytes"),
@@ -124,13 +131,13 @@ BACKWARD = {
     "back_queries_take_the_place_of_gradients": (COPIES, "maps.output_gradient, from", "maps.query, from"),
     "back_logits_read_too_early": (BACK, "wait_for_products<1>(s);", "wait_for_products<2>(s);"),
     "back_gradients_read_too_early": (BACK, "wait_for_products<still_open>(d);", "wait_for_products<2>(d);"),
-    "back_sums_read_too_early": (BACK, "wait_for_products<2>(of_query);", "wait_for_products<3>(of_query);"),
-    "back_stage_released_too_early": (BACK, "wait_for_products<1>(of_key);\n      steps.walk.release(stage);",
-                                      "steps.walk.release(stage);\n      wait_for_products<1>(of_key);"),
-    "back_stage_released_before_the_turn": (BACK, "wait_for_products<2>(of_query);\n      steps.add_queries(of_query, stage, steps.walk.number * 64);\n      wait_for_products<1>(of_key);\n      steps.walk.release(stage);",
-                                            "wait_for_products<1>(of_key);\n      steps.walk.release(stage);\n      wait_for_products<1>(of_query);\n      steps.add_queries(of_query, stage, steps.walk.number * 64);"),
-    "back_no_proxy_fence": (BACK, "show_to_copies();", ""),
-    "back_consumers_do_not_meet": (BACK, "meet_consumers();", ""),
+    "back_sums_read_too_early": (STEPS, "wait_for_products<groups + 1>(me.of_query);", "wait_for_products<groups + 2>(me.of_query);"),
+    "back_stage_released_too_early": (STEPS, "wait_for_products<1>(me.of_key);\n    walk.release(stage);",
+                                      "walk.release(stage);\n    wait_for_products<1>(me.of_key);"),
+    "back_stage_released_before_the_turn": (STEPS, "wait_for_products<groups + 1>(me.of_query);\n    " + ADD_QUERIES + SUMS_OVER,
+                                            "wait_for_products<1>(me.of_key);\n    walk.release(stage);\n    wait_for_products<1>(me.of_query);\n    " + ADD_QUERIES),
+    "back_no_proxy_fence": (STEPS, "show_to_copies();", ""),
+    "back_consumers_do_not_meet": (STEPS, "show_to_copies();\n    meet_consumers();", "show_to_copies();"),
     "back_gradients_keep_their_place": (BACK, "turn ^= 1;", ""),
     "back_gradients_without_swizzle": (PRODUCTS, "((column / 8 + lane / 16) ^ line % 8)", "(column / 8 + lane / 16)"),
     "back_matrices_in_another_order": (PRODUCTS, "int const line = first + lane % 16;", "int const line = first + lane / 16 * 8 + lane % 8;"),
@@ -169,7 +176,7 @@ BACKWARD = {
     "empty_pieces_passed_on_at_once": (COPIES, "wait_for_tile(written, work.part);", ""),
     "steps_written_while_lanes_read": (COPIES, "__syncwarp(); // all lanes have read the steps", ""),
     "steps_of_the_first_head": (COPIES, "__reduce_max_sync(0xffffffffu, end)", "end"),
-    "steps_of_the_whole_tile": (COPIES, "min(__reduce_max_sync(0xffffffffu, end), read_slot(steps_of(work, 1)))", "__reduce_max_sync(0xffffffffu, end)"),
+    "steps_of_the_whole_tile": (COPIES, "min(__reduce_max_sync(0xffffffffu, end), step(1))", "__reduce_max_sync(0xffffffffu, end)"),
     "parts_not_waited_for": (STEPS, "steps.wait_for_part(slice);", ""),
     "part_not_handed_on": (STEPS, "steps.hand_on_part(slice);", ""),
     "parts_handed_on_before_all_have_added": (STEPS, "sums.has_parts()) {\n      meet_consumers();", "sums.has_parts()) {"),
@@ -180,12 +187,12 @@ BACKWARD = {
     "steps_of_a_band_end_too_early": (COPIES, "seen.end - query + Shape::step - 1", "seen.end - query"),
     "steps_of_a_band_begin_too_late": (COPIES, "(seen.begin - query) / Shape::step", "(seen.begin - query + Shape::step) / Shape::step"),
     "tile_before_is_never_the_next": (ORDER, "is_next) ? tile : 0", "is_next) ? 0 : 0"),
-    "next_keys_before_the_last_are_multiplied": (COPIES, "wait_for_place<counts>(sums, memory, used, is_first_lane);", ""),
+    "next_keys_before_the_last_are_multiplied": (COPIES, "wait_for_place(used);", ""),
     "next_piece_told_before_the_last_is_done": (STEPS, "  meet_consumers();\n  if (int const n", "  if (int const n"),
     "work_used_before_it_is_copied": (STEPS, "4 * n));\n  }\n  meet_consumers();", "4 * n));\n  }"),
     "end_of_a_piece_not_released": (STEPS, "steps.walk.release(steps.walk.take());", "steps.walk.take();"),
-    "keys_of_the_last_piece": (COPIES, "1 - read_slot(parity_of(memory.told_work()))", "read_slot(parity_of(memory.told_work()))"),
-    "only_one_piece": (COPIES, "tell_end(memory, place.stage, no_more_tiles);", "tell_end(memory, place.stage, no_more_pieces);"),
+    "keys_of_the_last_piece": (COPIES, "1 - read_slot(parity)", "read_slot(parity)"),
+    "only_one_piece": (COPIES, "tell_end(no_more_tiles);", "tell_end(no_more_pieces);"),
     "stage_refilled_before_its_order_is_read": (PARTS, "4 * Shape::consumers + Keeps", "4 * Shape::consumers"),
     "tile_read_once_the_stage_holds_another": (COPIES, "write_after(sums.after + step, tile);", "write_after(sums.after + step, read_slot(memory.tile(place.stage)));"),
     "next_piece_written_while_lanes_read": (COPIES, "__syncwarp(); // all lanes have read the piece before", ""),
@@ -208,12 +215,12 @@ WIDE_FORWARD = {
 WIDE_BACKWARD = {
     "wide_back_logits_read_too_early": (WIDE, "wait_for_products<1>(s);", "wait_for_products<2>(s);"),
     "wide_back_gradients_read_too_early": (WIDE, "wait_for_products<0>(d);", "wait_for_products<1>(d);"),
-    "wide_back_sums_read_too_early": (WIDE, "wait_for_products<2 + of_values>(of_query);", "wait_for_products<3 + of_values>(of_query);"),
-    "wide_back_stage_released_too_early": (WIDE, "wait_for_products<1>(of_value);\n      wait_for_products<1>(of_key);\n      steps.walk.release(stage);",
-                                           "steps.walk.release(stage);\n      wait_for_products<1>(of_value);\n      wait_for_products<1>(of_key);"),
+    "wide_back_sums_read_too_early": (STEPS, "wait_for_products<groups + 1>(me.of_query);", "wait_for_products<groups + 2>(me.of_query);"),
+    "wide_back_stage_released_too_early": (STEPS, SUMS_OVER,
+                                           "walk.release(stage);\n    wait_for_products<1>(me.of_value);\n    wait_for_products<1>(me.of_key);"),
     "wide_back_no_wait_for_own_tiles": (STEPS, "wait_for(steps.walk.memory.own_full(), read_slot(parity_of(steps.walk.memory.work())));", ""),
-    "wide_back_no_proxy_fence": (WIDE, "show_to_copies();", ""),
-    "wide_back_consumers_do_not_meet": (WIDE, "meet_consumers();", ""),
+    "wide_back_no_proxy_fence": (STEPS, "show_to_copies();", ""),
+    "wide_back_consumers_do_not_meet": (STEPS, "show_to_copies();\n    meet_consumers();", "show_to_copies();"),
     "wide_back_places_stay": (WIDE, "turn ^= 1;", ""),
     "wide_back_weights_in_the_place_of_gradients": (WIDE, "keep(packed, turn, of_weights);", "keep(packed, turn, of_gradients);"),
     "wide_back_queries_of_the_first_consumer": (PARTS, "Shape::is_wide ? number * Shape::part : 0", "0"),
@@ -237,9 +244,9 @@ FREE = {
     "free_first_tile_not_waited_for": (COPIES, "wait_for_turn<Order>(sums.after + step, before);", ""),
     "free_tiles_counted_from_the_first": (COPIES, "1 + read_slot(memory.tile(stage))", "1"),
     "free_counted_before_it_has_added": (COPIES, EMPTY + COUNT + SLOT, COUNT + "      }\n    }\n  }\n" + EMPTY + ASKED + SLOT),
-    "free_step_counted_twice": (COPIES, "write_slot(memory.sums(place.stage), -1);", ""),
-    "free_last_stages_not_counted": (COPIES, "wait_for_place<counts>(sums, memory, used, is_first_lane);",
-                                     "wait_for_place<false>(sums, memory, used, is_first_lane);"),
+    "free_step_counted_twice": (COPIES, "write_slot(memory.sums(at.stage), -1);", ""),
+    "free_last_stages_not_counted": (COPIES, "wait_for_place(used);",
+                                     "wait_for_place<false>(used);"),
     "free_stages_begin_with_a_step": (PARTS, "write_slot(memory.sums(stage), -1);", ""),
     "free_rounded_before_all_tiles_have_added": (STEPS, "wait_for_tile(steps.sums.after + number, tile + 2);", ""),
     "free_rounded_before_all_threads_know": (STEPS, "tile + 2);\n        }\n        meet_consumers();", "tile + 2);\n        }"),

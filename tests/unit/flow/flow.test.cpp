@@ -237,7 +237,7 @@ TEST_CASE("kinds of training have the roles that costs and pictures ask for") {
       if ((*declared)[each.kind].exists()) {
         CAPTURE(declared->word(each.kind));
         CHECK((*declared)[each.kind].is == each.is);
-        CHECK(pp::detail::stands_between(*declared, each.kind) == each.takes_no_time);
+        CHECK(pp::detail::stands_between((*declared)[each.kind]) == each.takes_no_time);
         ++seen;
       }
   CHECK(seen == 10 + 8 + 16);
@@ -326,16 +326,17 @@ TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write"
   CHECK(refusal([](small_flow& of) { // a row for each set of kinds that make a datum
           char const* const words[] = {"third", "fourth", "fifth"};
           for (int i = 0; i < 3; ++i) {
+            auto const made = static_cast<std::uint8_t>(3 + i);
             of.data.push_back({.word = pp::flow_word::of(words[i]),
                                .lives = pp::residence::nowhere,
                                .wanted = true});
-            of.add(0, {does::makes, 3 + i});
+            of.add(0, {does::makes, made});
             of.kinds.push_back({static_cast<pass_kind>(10 + i),
                                 pp::declare_kind('\0',
                                                  pp::flow_word::of(words[i]),
                                                  engine::compute,
                                                  pp::stage_call::perform,
-                                                 {{does::makes, 3 + i}})});
+                                                 {{does::makes, made}})});
           }
         }) == "kind 'ahead' makes more than three rows of data; let the same kinds make what "
               "belongs together");

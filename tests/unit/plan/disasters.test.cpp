@@ -43,7 +43,7 @@ std::string verdict_of(pp::plan const& work) {
 std::vector<line> receive_compute_send(pp::timetable_view table, int device) {
   std::vector<line> lines;
   for (pp::pass const& work : table.row(device)) {
-    pp::detail::dependency_list const needed = pp::detail::dependencies(table.over, work);
+    pp::detail::dependency_list const needed(table.over, work);
     for (int k = 0; k < needed.count; ++k)
       if (int const owner = pp::device_of(table, needed.stage(k)); owner != device)
         lines.push_back(receive(pp::detail::pass_at(table.over, needed.index(k)), owner));

@@ -62,8 +62,7 @@ std::vector<double> slow_starts(pp::timetable_view table, pp::cost_table const& 
     for (int i = 0; i < table.size(); ++i) {
       int const d = devices[static_cast<std::size_t>(i)];
       double start = i == table.offsets[d] ? 0 : end(i - 1);
-      pp::detail::dependency_list const needed =
-        pp::detail::dependencies(table.over, table.passes[i]);
+      pp::detail::dependency_list const needed(table.over, table.passes[i]);
       for (int k = 0; k < needed.count; ++k) {
         int const other = entries[static_cast<std::size_t>(needed.index(k))];
         int const from = devices[static_cast<std::size_t>(other)];

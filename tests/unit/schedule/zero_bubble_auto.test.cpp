@@ -30,10 +30,12 @@ pp::detail::zero_bubble_figures bound_of(pp::pipeline_size size,
                                          &pp::uniform_cost::backward_weight})
     for (pp::uniform_cost const& stage : stages)
       times.insert(times.end(), static_cast<std::size_t>(size.microbatches), stage.*kind);
+  std::vector<double> const limits(stages.size(), plan.memory_limit);
+  std::vector<double> const shares(stages.size(), plan.kept_for_weight);
   return pp::detail::zero_bubble_bound({size.devices,
                                         size.microbatches,
-                                        static_cast<double>(plan.memory_limit),
-                                        plan.kept_for_weight,
+                                        limits.data(),
+                                        shares.data(),
                                         stages.front().communication,
                                         times.data()});
 }

@@ -47,7 +47,7 @@ double run_out(pp::timetable_view table, int iterations, bool barrier) {
       double start = free[device];
       if (n > 0 && (barrier || validated[device]))
         start = std::max(start, complete);
-      auto const needs = pp::detail::dependencies(table.over, what);
+      pp::detail::dependency_list const needs(table.over, what);
       for (int k = 0; k < needs.count; ++k)
         start = std::max(
           start,

@@ -129,8 +129,10 @@ TEST_CASE("a line without a stage is refused, and so is a stage on two lines") {
   auto orders = pp::make_orders(by_chance(2, 3, 1), {2, 1});
   orders.over.extents = {.devices = 3, .microbatches = 1, .where = pp::placement::custom};
   orders.offsets.push_back(orders.offsets.back());
+  pp::timetable_view const view{
+    .over = orders.over, .passes = orders.passes.data(), .offsets = orders.offsets.data()};
   std::string text;
-  CHECK_THROWS_WITH_AS(pp::write_pytorch_csv(text, orders),
+  CHECK_THROWS_WITH_AS(pp::write_pytorch_csv(text, view),
                        "write_pytorch_csv: device 2 has no pass, and PyTorch's format no device "
                        "without a stage",
                        std::invalid_argument);

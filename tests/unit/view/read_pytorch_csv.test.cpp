@@ -114,7 +114,7 @@ TEST_CASE("every schedule that PyTorch prints loads, is judged, and comes back a
       CHECK(again.has_messages ==
             (content == pp::pytorch_content::passes_and_messages && devices > 1));
       std::string twice;
-      pp::write_pytorch_csv(twice, again.orders, content);
+      pp::write_pytorch_csv(twice, pp::make_timetable(again), content);
       CHECK(twice == written);
     }
     ++checked;

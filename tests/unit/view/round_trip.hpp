@@ -43,7 +43,7 @@ inline pipelining::pytorch_schedule check_round_trip(pipelining::dynamic_timetab
     CHECK(again.starts == table.starts);
     CHECK(again.ends == table.ends);
     std::string twice;
-    pp::write_pytorch_csv(twice, file.orders, content, release);
+    pp::write_pytorch_csv(twice, again, content, release);
     CHECK(twice == text);
   }
   return file;

@@ -26,7 +26,9 @@ std::string written(pp::device_orders const& orders,
                     pp::pytorch_content content,
                     pp::pytorch_release release = pp::pytorch_release::v2_15) {
   std::string text;
-  pp::write_pytorch_csv(text, orders, content, release);
+  pp::timetable_view const view{
+    .over = orders.over, .passes = orders.passes.data(), .offsets = orders.offsets.data()};
+  pp::write_pytorch_csv(text, view, content, release);
   return text;
 }
 

@@ -66,10 +66,6 @@ best_within(std::vector<pp::block_choice> const& all, int legs, int chunks, doub
   return best;
 }
 
-std::string per_cent(double part) {
-  return decimals(100 * part, 1) + " %";
-}
-
 std::string block_table(blocks_command const& asked, std::vector<pp::block_choice> const& all) {
   std::string out;
   for (int const chunks : asked.how.chunks) {

@@ -86,7 +86,6 @@ candidate without_layers(choose_command const& asked, trial const& what) {
   one.choice = what.choice;
   one.sequences = what.sequences;
   one.label = label_of(what);
-  one.type = type_of(what.choice);
   one.extents = arrange(what.choice);
   one.chunk_lengths = chunk_lengths_of(asked, one.sequences.get(), one.extents.chunks);
   return one;
@@ -100,10 +99,8 @@ evaluated with_layers(choose_command const& asked,
                       made_orders& made) {
   one.layers = layers;
   one.choice.frozen = frozen_stages(asked, layers);
-  if (one.choice.frozen > 0) {
+  if (one.choice.frozen > 0)
     one.label = label_of({one.choice, one.sequences});
-    one.type.clear(); // the type of a schedule says nothing of frozen stages
-  }
   give_bytes(asked, one);
   pp::cost_table const cost = costs_of(asked, one);
   // Orders are kept by the times of the first microbatch.

@@ -116,9 +116,7 @@ struct gpu_group {
 //! One schedule with its options, and what it would take.
 struct candidate {
   schedule_choice choice;
-  std::string
-    label;          //!< the name and the options, as the timetable tool takes them, and the adapter
-  std::string type; //!< the C++ type; empty where it is known at run time alone
+  std::string label; //!< name and options as the timetable tool takes them, and the adapter
   pp::shape extents;
   std::vector<int> layers; //!< [S], with modules, of the stages between shards if there are some
   std::vector<int> chunk_lengths; //!< [C]
@@ -185,7 +183,8 @@ numbers_of(candidates const& found, auto const& wanted, auto const& key) {
 //! Whether that is so of a choice.
 [[nodiscard]] bool is_apart(schedule_choice const& choice);
 
-//! Its C++ type; empty where it is known at run time alone.
+//! Its C++ type, but for frozen stages and layers that are cut; empty where it is known at run time
+//! alone.
 [[nodiscard]] std::string type_of(schedule_choice const& choice);
 
 //! How the timetable tool is asked for it; and what the sequences are.

@@ -384,7 +384,6 @@ evaluated cut_at_experts(choose_command const& asked,
     return plain;
   }
   one.label += ", experts overlapped";
-  one.type.clear(); // the type of a schedule says nothing of layers
   measure_time(asked, plain.table, times, one);
   one.bound = 0;
   count_devices(asked, one, [&](int device) {

@@ -5,26 +5,25 @@
 namespace examples {
 namespace {
 
+//! Numbers between commas.
+std::string joined(auto const& list) {
+  std::string text;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    pp::append(text, i > 0 ? ", " : "", list[i]);
+  return text;
+}
+
 //! A constant array of a header.
 void append_list(std::string& out, char const* type, char const* name, auto const& list) {
-  pp::append(out, "inline constexpr ", type, " ", name, "[] = {");
-  for (std::size_t i = 0; i < list.size(); ++i)
-    pp::append(out, i > 0 ? ", " : "", list[i]);
-  pp::append(out, "};\n");
+  pp::append(out, "inline constexpr ", type, " ", name, "[] = {", joined(list), "};\n");
 }
 
 //! With the chunks of each microbatch where the type does not say them.
 std::string packed_value(candidate const& pick, std::string const& otherwise) {
-  std::vector<int> const& counts = pick.choice.chunk_counts;
-  if (counts.empty())
+  if (pick.choice.chunk_counts.empty())
     return otherwise;
-  std::string value = "schedule{{{";
-  for (std::size_t i = 0; i < counts.size(); ++i)
-    pp::append(value, i > 0 ? ", " : "", counts[i]);
-  value += "}}";
-  if (pick.choice.keep)
-    pp::append(value, ", ", *pick.choice.keep);
-  return value + "}";
+  std::string const value = "schedule{{{" + joined(pick.choice.chunk_counts) + "}}";
+  return value + (pick.choice.keep ? ", " + std::to_string(*pick.choice.keep) : "") + "}";
 }
 
 //! The most that a chunk takes of any stage: a plan with one size per class has room for all.
@@ -148,6 +147,36 @@ void append_plan(std::string& out, std::string const& value, std::string_view ti
          "} // namespace chosen\n";
 }
 
+//! Sizes of slots: of the stage and chunk that need the most.
+void append_sizes(std::string& out, choose_command const& asked, candidate const& pick) {
+  bool const shards = pick.choice.has_shards();
+  int const longest = *std::max_element(pick.chunk_lengths.begin(), pick.chunk_lengths.end());
+  pp::stage_bytes const most = most_of_chunk(asked, pick, longest);
+  pp::append(out, "//! Of the stage and chunk that need the most.\n");
+  if (shards) {
+    // Three numbers of single precision for each hidden state.
+    std::int64_t const statistics =
+      std::int64_t{12} * longest * asked.setup.sequences * (1 + asked.model.modules);
+    pp::append(out,
+               "struct shard_sizes : pipelining::uniform_sizes {\n"
+               "  [[nodiscard]] constexpr std::int64_t bytes(pipelining::slot_class of,\n"
+               "                                             pipelining::pass const& what) const "
+               "noexcept {\n"
+               "    return of == pipelining::slot_class::logits       ? ",
+               most.logits,
+               "\n           : of == pipelining::slot_class::statistics ? ",
+               statistics,
+               "\n                                                      : uniform_sizes::bytes(of, "
+               "what);\n  }\n};\n");
+  }
+  pp::append(out,
+             "inline constexpr ",
+             shards ? "shard_sizes sizes{{.message = "
+                    : "pipelining::uniform_sizes sizes{.message = ",
+             most.message);
+  pp::append(out, ", .activation = ", most.activation, shards ? "}};\n\n" : "};\n\n");
+}
+
 //! The rest of a header for sequences of unequal length, after its type: what each chunk has, what
 //! its passes take, timetable and plan.
 //! @param value the schedule
@@ -162,10 +191,7 @@ void append_packed(std::string& out,
   std::vector<double> links(cost.links().begin(), cost.links().end());
   links.resize(std::max<std::size_t>(1, links.size())); // an array of one device has one, too
   append_list(out, "double", "link_seconds", links);
-  pp::stage_bytes const most = most_of_chunk(asked, pick, pick.chunk_lengths.front());
-  pp::append(out, "//! Of the stage and chunk that need the most.\n");
-  pp::append(out, "inline constexpr pipelining::uniform_sizes sizes{.message = ", most.message);
-  pp::append(out, ", .activation = ", most.activation, "};\n\n");
+  append_sizes(out, asked, pick);
   pp::append(out, packed_times, cost.latency(), behind_packed_times);
   append_plan(out, value, "times{}");
 }
@@ -178,16 +204,12 @@ std::string value_of(schedule_choice const& pick) {
       "{.memory_limit = " + std::to_string(static_cast<int>(pick.memory_limit.value_or(0))) + "}";
   if (pick.adapted == adapter::none)
     return "schedule" + inner;
-  std::string value = "schedule{" + (inner == "{}" ? "" : inner);
+  std::string more;
   if (!pick.adapted_stages.empty())
-    value =
-      "schedule{" + inner +
-      (pick.adapted == adapter::recompute ? ", {adapted_stages}" : ", {.only = adapted_stages}");
-  if (pick.adapted == adapter::sharded_weights) {
-    value = "schedule{" + inner;
-    pp::append(value, ", {.prefetch = ", pick.prefetch, ", .resident = ", pick.resident, "}");
-  }
-  return value + "}";
+    more = pick.adapted == adapter::recompute ? ", {adapted_stages}" : ", {.only = adapted_stages}";
+  if (pick.adapted == adapter::sharded_weights)
+    pp::append(more, ", {.prefetch = ", pick.prefetch, ", .resident = ", pick.resident, "}");
+  return "schedule{" + (more.empty() && inner == "{}" ? "" : inner) + more + "}";
 }
 
 //! The times of passes by stage and chunk.
@@ -236,36 +258,6 @@ std::string append_times(std::string& out, candidate const& pick, pp::cost_table
   return set;
 }
 
-//! Sizes of slots: of the stage and chunk that need the most.
-void append_sizes(std::string& out, choose_command const& asked, candidate const& pick) {
-  bool const shards = pick.choice.has_shards();
-  int const longest = *std::max_element(pick.chunk_lengths.begin(), pick.chunk_lengths.end());
-  pp::stage_bytes const most = most_of_chunk(asked, pick, longest);
-  pp::append(out, "//! Of the stage and chunk that need the most.\n");
-  if (shards) {
-    // Three numbers of single precision for each hidden state.
-    std::int64_t const statistics =
-      std::int64_t{12} * longest * asked.setup.sequences * (1 + asked.model.modules);
-    pp::append(out,
-               "struct shard_sizes : pipelining::uniform_sizes {\n"
-               "  [[nodiscard]] constexpr std::int64_t bytes(pipelining::slot_class of,\n"
-               "                                             pipelining::pass const& what) const "
-               "noexcept {\n"
-               "    return of == pipelining::slot_class::logits       ? ",
-               most.logits,
-               "\n           : of == pipelining::slot_class::statistics ? ",
-               statistics,
-               "\n                                                      : uniform_sizes::bytes(of, "
-               "what);\n  }\n};\n");
-  }
-  pp::append(out,
-             "inline constexpr ",
-             shards ? "shard_sizes sizes{{.message = "
-                    : "pipelining::uniform_sizes sizes{.message = ",
-             most.message);
-  pp::append(out, ", .activation = ", most.activation, shards ? "}};\n\n" : "};\n\n");
-}
-
 //! Costs, timetable and plan.
 //! @param value the schedule @param set what sets times in a table of costs
 void append_functions(std::string& out,
@@ -301,7 +293,7 @@ void append_functions(std::string& out,
 } // namespace
 
 std::string choose_header(choose_command const& asked, candidate const& pick) {
-  std::string const& type = pick.type;
+  std::string const type = pick.own_order ? "" : type_of(pick.choice);
   std::string const value = value_of(pick.choice);
   if (type.empty() && !pick.own_order)
     throw usage_error("choose: " + pick.label + " has no C++ type to write down");

@@ -15,17 +15,11 @@ auto named_or_file(std::string_view option, std::string_view word, Find find, Re
   } catch (std::invalid_argument const& error) {
     known = error.what();
   }
-  std::string text;
-  try {
-    text = read_file(std::string(word));
-  } catch (usage_error const& error) {
-    throw usage_error(std::string(option) + ": " + known + "; as a file: " + error.what());
-  }
-  try {
-    return read(text);
-  } catch (std::invalid_argument const& error) {
-    throw usage_error(std::string(option) + ": cannot read " + quoted(word) + ": " + error.what());
-  }
+  std::string const text =
+    read_or_say<usage_error>(std::string(option) + ": " + known + "; as a file: ",
+                             [&] { return read_file(std::string(word)); });
+  return read_or_say<std::invalid_argument>(
+    std::string(option) + ": cannot read " + quoted(word) + ": ", [&] { return read(text); });
 }
 
 //! The names between the commas of a word.
@@ -47,13 +41,10 @@ std::vector<int> read_lengths(std::string_view option, std::string_view word) {
   bool const given = word.find_first_not_of("0123456789x,") == std::string_view::npos;
   std::string text(word);
   if (!given)
-    try {
-      text = read_file(text);
-    } catch (usage_error const& error) {
-      throw usage_error(std::string(option) +
-                        " wants lengths of sequences, such as 1024x20,32768, or a file of them; " +
-                        error.what());
-    }
+    text = read_or_say<usage_error>(
+      std::string(option) +
+        " wants lengths of sequences, such as 1024x20,32768, or a file of them; ",
+      [&] { return read_file(text); });
   std::vector<int> lengths;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t const end = std::min(text.find_first_of(", \t\r\n", at), text.size());
@@ -191,11 +182,8 @@ constexpr option_reader<choose_command> options[] = {
    "only these, of those that --list names; default: all",
    [](choose_command& c, std::string_view option, std::string_view word) {
      for (std::string_view const name : names_of(option, word, "the schedules to look at"))
-       try {
-         c.schedules.emplace_back(find_schedule(name).name);
-       } catch (std::invalid_argument const& error) {
-         throw usage_error(std::string(option) + ": " + error.what());
-       }
+       c.schedules.emplace_back(read_or_say<std::invalid_argument>(
+         std::string(option) + ": ", [&] { return find_schedule(name).name; }));
    }},
   {{"--clip", verbs::choose},
    "gradients are clipped by the norm of all: only schedules whose stages can add up totals",
@@ -241,7 +229,7 @@ constexpr option_reader<choose_command> options[] = {
 };
 
 //! What the cut of a layout does not go with.
-void check_layout(choose_command const& asked, std::string const& who) {
+void check_layout(choose_command const& asked) {
   if (asked.layout.empty())
     return;
   std::string given;
@@ -256,22 +244,22 @@ void check_layout(choose_command const& asked, std::string const& who) {
                      {'m', "modules for further tokens m", asked.model.modules}};
   for (auto const& part : parts)
     if (auto const count = std::ranges::count(given, part.letter); count != part.count)
-      throw usage_error(who + "--layout has " + std::to_string(count) + " " + part.word +
-                        ", the model " + std::to_string(part.count));
+      throw usage_error("--layout has " + std::to_string(count) + " " + part.word + ", the model " +
+                        std::to_string(part.count));
   if (asked.measures_shares())
-    throw usage_error(who + "--layout cuts parts; give a file with a stage for each, " +
+    throw usage_error("--layout cuts parts; give a file with a stage for each, " +
                       std::to_string(asked.parts() + 2) + ", or leave --layout or --cost out");
   if (given.find_last_of('t') > given.find('m'))
-    throw usage_error(who + "--layout has a layer t after a module m; modules come last");
+    throw usage_error("--layout has a layer t after a module m; modules come last");
 }
 
 //! Modules and encoder as the command wants them.
-void choose_parts(choose_command& asked, std::string const& who) {
+void choose_parts(choose_command& asked) {
   if (asked.modules)
     asked.model.modules = *asked.modules;
   if (asked.pictures > 0 && asked.model.encoder.layers == 0)
-    throw usage_error(who + "--pictures is for models with an encoder; give a --model file with "
-                            "layers, hidden, heads and tokens in its encoder, or leave it out");
+    throw usage_error("--pictures is for models with an encoder; give a --model file with "
+                      "layers, hidden, heads and tokens in its encoder, or leave it out");
   if (asked.pictures == 0)
     asked.model.encoder = {};
   else
@@ -279,26 +267,23 @@ void choose_parts(choose_command& asked, std::string const& who) {
 }
 
 //! What frozen layers, and layers cut at their experts, do not go with.
-void check_layers(choose_command const& asked, std::string const& who) {
+void check_layers(choose_command const& asked) {
   if (int const most = asked.model.encoder.layers + asked.model.layers; asked.frozen > most)
-    throw usage_error(who + "--frozen has " + std::to_string(asked.frozen) + " layers, the model " +
+    throw usage_error("--frozen has " + std::to_string(asked.frozen) + " layers, the model " +
                       std::to_string(most));
   if (asked.experts && asked.setup.expert == 1)
-    throw usage_error(who + "--experts is for experts on several GPUs; give --expert as well");
+    throw usage_error("--experts is for experts on several GPUs; give --expert as well");
   if (asked.experts && asked.frozen > 0)
-    throw usage_error(who + "--experts is for layers that are all trained; leave it or --frozen "
-                            "out");
+    throw usage_error("--experts is for layers that are all trained; leave it or --frozen out");
   if (asked.experts && asked.gpus.size() > 1)
-    throw usage_error(who + "--experts is for GPUs of one kind; give one --gpu, or leave it out");
+    throw usage_error("--experts is for GPUs of one kind; give one --gpu, or leave it out");
   bool const header = asked.format == "header";
   if (header && asked.frozen > 0)
-    throw usage_error(who + "--format header knows no frozen layers; leave it or --frozen out");
+    throw usage_error("--format header knows no frozen layers; leave it or --frozen out");
   if (header && asked.experts)
-    throw usage_error(who + "--format header cuts no layer at its experts; leave it or --experts "
-                            "out");
+    throw usage_error("--format header cuts no layer at its experts; leave it or --experts out");
   if (asked.measured_layers && asked.measures_shares())
-    throw usage_error(who + "--cost with --experts wants the times of all parts; leave one of them "
-                            "out");
+    throw usage_error("--cost with --experts wants the times of all parts; leave one of them out");
 }
 
 //! The times of a file: of layers cut at their experts, or of whole parts.
@@ -309,6 +294,55 @@ void read_measured(choose_command& asked) {
   asked.measured = read_cost_file("--cost", asked.cost_file, kinds);
   if (asked.experts)
     asked.measured = whole_layers(asked.measured_layers.emplace(*asked.measured));
+}
+
+//! Checks what was read against each other, and completes it.
+void check(choose_command& asked, read_words const& read) {
+  for (std::string_view const needed :
+       {"--model", "--sequence", "--gpu", "--devices", "--microbatches"})
+    if (!read.has(needed) &&
+        (asked.lengths.empty() || (needed != "--sequence" && needed != "--microbatches")))
+      throw usage_error(std::string(needed) + " is missing; see " +
+                        std::string(name_of(asked.verb)) + " --help");
+  if (!asked.lengths.empty()) {
+    for (std::string_view const other : {"--sequence", "--sequences", "--microbatches"})
+      if (read.has(other))
+        throw usage_error(std::string(other) +
+                          " is for sequences of one length; leave it or --lengths out");
+    asked.setup.sequence = *std::max_element(asked.lengths.begin(), asked.lengths.end());
+    asked.microbatches = static_cast<int>(asked.lengths.size());
+    if (int const own = asked.measured ? asked.measured->times.microbatches() : 1;
+        own > 1 && own != asked.microbatches)
+      throw usage_error("--cost has the times of " + std::to_string(own) +
+                        " microbatches one by one, --lengths " +
+                        std::to_string(asked.microbatches) +
+                        " sequences; give those of each sequence, or of the longest one");
+  }
+  if (read.has("--efficiency") && asked.measured)
+    throw usage_error("--efficiency is for predicted times, --cost has measured ones; "
+                      "leave one of them out");
+  if (read.has("--seconds") && read.has("--rounds"))
+    throw usage_error("--rounds stands in place of --seconds; leave one of them out");
+  for (std::string_view const name : {"--seconds", "--rounds", "--seed"})
+    if (read.has(name) && !asked.search)
+      throw usage_error(std::string(name) + " is of a search; give --search as well");
+  choose_parts(asked);
+  check_layout(asked);
+  check_layers(asked);
+  asked.setup.check(asked.model);
+  if (asked.measures_shares() && asked.devices > asked.parts())
+    throw usage_error(std::to_string(asked.devices) +
+                      " devices are more than the model has layers, " +
+                      std::to_string(asked.parts()) +
+                      "; leave --cost out, since measured times do not say what a stage without a "
+                      "layer takes");
+  if (asked.gpus.size() != 1 && asked.gpus.size() != static_cast<std::size_t>(asked.devices))
+    throw usage_error("--gpu names " + std::to_string(asked.gpus.size()) +
+                      " GPUs; give one for all, or one for each of the " +
+                      std::to_string(asked.devices) + " devices, in their order");
+  if (asked.gpus.size() > 1 && asked.measured)
+    throw usage_error("measured times are of devices as they are; with --cost, give one "
+                      "--gpu, whose links and memory count");
 }
 
 } // namespace
@@ -322,54 +356,8 @@ choose_command read_choose_command(verbs verb, std::span<char const* const> word
   result.verb = verb;
   read_words const read = read_options<choose_command>(options, verb, result, words);
   no_names(verb, read);
-  auto const has = [&read](std::string_view name) { return read.has(name); };
-  std::string const who = std::string(name_of(verb)) + ": ";
   read_measured(result);
-  for (std::string_view const needed :
-       {"--model", "--sequence", "--gpu", "--devices", "--microbatches"})
-    if (!has(needed) &&
-        (result.lengths.empty() || (needed != "--sequence" && needed != "--microbatches")))
-      throw usage_error(who + std::string(needed) + " is missing; see " +
-                        std::string(name_of(verb)) + " --help");
-  if (!result.lengths.empty()) {
-    for (std::string_view const other : {"--sequence", "--sequences", "--microbatches"})
-      if (has(other))
-        throw usage_error(who + std::string(other) +
-                          " is for sequences of one length; leave it or --lengths out");
-    result.setup.sequence = *std::max_element(result.lengths.begin(), result.lengths.end());
-    result.microbatches = static_cast<int>(result.lengths.size());
-    if (int const own = result.measured ? result.measured->times.microbatches() : 1;
-        own > 1 && own != result.microbatches)
-      throw usage_error(who + "--cost has the times of " + std::to_string(own) +
-                        " microbatches one by one, --lengths " +
-                        std::to_string(result.microbatches) +
-                        " sequences; give those of each sequence, or of the longest one");
-  }
-  if (has("--efficiency") && result.measured)
-    throw usage_error(who + "--efficiency is for predicted times, --cost has measured ones; "
-                            "leave one of them out");
-  if (has("--seconds") && has("--rounds"))
-    throw usage_error(who + "--rounds stands in place of --seconds; leave one of them out");
-  for (std::string_view const name : {"--seconds", "--rounds", "--seed"})
-    if (has(name) && !result.search)
-      throw usage_error(who + std::string(name) + " is of a search; give --search as well");
-  choose_parts(result, who);
-  check_layout(result, who);
-  check_layers(result, who);
-  result.setup.check(result.model);
-  if (result.measures_shares() && result.devices > result.parts())
-    throw usage_error(who + std::to_string(result.devices) +
-                      " devices are more than the model has layers, " +
-                      std::to_string(result.parts()) +
-                      "; leave --cost out, since measured times do not say what a stage without a "
-                      "layer takes");
-  if (result.gpus.size() != 1 && result.gpus.size() != static_cast<std::size_t>(result.devices))
-    throw usage_error(who + "--gpu names " + std::to_string(result.gpus.size()) +
-                      " GPUs; give one for all, or one for each of the " +
-                      std::to_string(result.devices) + " devices, in their order");
-  if (result.gpus.size() > 1 && result.measured)
-    throw usage_error(who + "measured times are of devices as they are; with --cost, give one "
-                            "--gpu, whose links and memory count");
+  read_or_say<usage_error>(std::string(name_of(verb)) + ": ", [&] { check(result, read); });
   result.capped = result.memory_gb > 0;
   for (pp::gpu const& each : result.gpus)
     if (!result.capped)

@@ -24,7 +24,8 @@ std::string cell(double value, int count, std::size_t width) {
   return std::string(width > text.size() ? width - text.size() : 1, ' ') + text;
 }
 
-std::string per_cent(double share) {
+//! As it stands in a sentence.
+std::string percentage(double share) {
   return rounded(100 * share, 1) + " %";
 }
 
@@ -58,7 +59,7 @@ struct reported {
   }
   //! How much slower than the pick.
   [[nodiscard]] std::string slower(candidate const& one) const {
-    return per_cent(one.ranked / pick().ranked - 1) + " slower";
+    return percentage(one.ranked / pick().ranked - 1) + " slower";
   }
 };
 
@@ -286,7 +287,7 @@ void append_pick(std::string& out, reported const& all) {
   if (second != nullptr)
     pp::append(out, "; next is ", second->label, ", ", all.slower(*second));
   auto const beaten = [&](double bound) {
-    return " more than " + per_cent(std::max(0.0, 1 - bound / pick.seconds)) + " faster\n";
+    return " more than " + percentage(std::max(0.0, 1 - bound / pick.seconds)) + " faster\n";
   };
   out += pick.groups.empty() ? "\nno order of its placement and memory is"
                              : "\nno groups for its microbatches are";
@@ -367,8 +368,9 @@ void append_reasons(std::string& out, reported const& all) {
     candidate const& faster = all.found.all[*all.choice.faster];
     double const more = faster.gigabytes - all.asked.memory_gb;
     double const gain = 1 - faster.ranked / pick.ranked;
-    out += "more memory: " + rounded(more, 1) + " GB more would buy " + per_cent(gain) + ", with " +
-           faster.label + ": " + rounded(100 * gain / std::max(more, 1e-3), 2) + " % per GB\n";
+    out += "more memory: " + rounded(more, 1) + " GB more would buy " + percentage(gain) +
+           ", with " + faster.label + ": " + rounded(100 * gain / std::max(more, 1e-3), 2) +
+           " % per GB\n";
   } else {
     out += "more memory buys nothing here\n";
   }

@@ -223,8 +223,6 @@ void add_searched(choose_command const& asked,
     one.places = best.how.places;
   if (best.own_order)
     one.own_order = std::make_shared<pp::dynamic_timetable const>(best.table);
-  else
-    one.type = from.type;
   choose_command const placed = placed_gpus(asked, best.how.places);
   measure(placed, best.table, costs_of(placed, one), one);
   one.any_bound = best.bound;

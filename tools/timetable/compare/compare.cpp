@@ -19,12 +19,6 @@ constexpr figure_column compared_columns[] = {{"stages", "stages"},
                                               {"weight inputs", "peak_weight_inputs"},
                                               {nullptr, "least_makespan"}};
 
-//! Always that many digits after the point, so that columns line up.
-std::string percent(double rate) {
-  std::string text = rounded(100 * rate, 1);
-  return (text.find('.') == text.npos ? text + ".0" : text) + " %";
-}
-
 figure_row compare_one(command const& asked, std::string const& name) {
   command own = asked;
   schedule_choice choice = choice_for(asked.choice, name);
@@ -44,10 +38,10 @@ figure_row compare_one(command const& asked, std::string const& name) {
           {figure(made.table.over.extents.stages()),
            figure(made.table.over.extents.chunks),
            figure(found.makespan, rounded(found.makespan, 6)),
-           {least > 0 ? percent(std::max(0.0, found.makespan / least - 1)) : "unknown", ""},
+           {least > 0 ? per_cent(std::max(0.0, found.makespan / least - 1)) : "unknown", ""},
            figure(found.span),
-           figure(found.bubble_rate, percent(found.bubble_rate)),
-           figure(found.makespan_bubble_rate, percent(found.makespan_bubble_rate)),
+           figure(found.bubble_rate, per_cent(found.bubble_rate)),
+           figure(found.makespan_bubble_rate, per_cent(found.makespan_bubble_rate)),
            figure(activations, rounded(activations, 3)),
            figure(inputs, rounded(inputs, 3)),
            figure(least)}};

@@ -2,7 +2,6 @@
 #include <set>
 #include <tuple>
 
-#include "tools/support/chart.hpp"
 #include "tools/timetable/choose/choose.hpp"
 #include "tools/timetable/markdown_table.hpp"
 #include "tools/timetable/progress_line.hpp"
@@ -127,7 +126,7 @@ figure_row row_of(choose_command const& asked, schedule_choice const& call, made
   };
   return {one.label,
           {fixed(one.seconds, 2),
-           figure(bubble, decimals(100 * bubble, 1) + " %"),
+           figure(bubble, per_cent(bubble)),
            fixed(one.gigabytes, 1),
            fixed(one.host_gigabytes, 1),
            fixed(sum.messages / asked.microbatches, 1),

@@ -42,11 +42,18 @@ struct key_consumer {
   // Groups that may be under way while gradients are made: that of dV. At 128 the registers do not
   // suffice for it; the other consumer multiplies meanwhile.
   static constexpr int still_open = Dim == 64 ? 1 : 0;
+  static constexpr int logits = 32;
+  static constexpr int groups_after_queries = 1; // dK
 
-  int turn = 0;            // which place the gradients of a step take
-  float of_key[Dim / 2];   // [64, Dim] of the warpgroup, not yet times scale
-  float of_value[Dim / 2]; // [64, Dim]
-  float of_query[32];      // [64, 64] of this consumer's share of dQ, not yet times scale
+  int turn = 0;                // which place the gradients of a step take
+  std::uint32_t gradients[16]; // of the last part of a step
+  float of_key[Dim / 2];       // [64, Dim] of the warpgroup, not yet times scale
+  float of_value[Dim / 2];     // [64, Dim]
+  float of_query[32];          // [64, 64] of this consumer's share of dQ, not yet times scale
+
+  __forceinline__ __device__ void start_logits(float (&s)[logits], int stage) const {
+    steps.walk.template start<Element, 0>(s, stage, 0);
+  }
 
   //! Starts dQ: gradients [64 queries, 128 keys] times keys [128, 64]. At head dim 64 a consumer
   //! has half of the queries, else a panel of the head dim. Where heads are not whole panels the
@@ -73,10 +80,8 @@ struct key_consumer {
   }
 
   //! Weights and gradients of a step whose first logits s are under way; adds to dV, and all but
-  //! the last part to dK. Gives what next_tile says of the next one, which nobody waits for after
-  //! the meeting.
-  __forceinline__ __device__ int
-  visit_step(float (&s)[32], std::uint32_t (&gradients)[16], int stage, int told) {
+  //! the last part to dK.
+  __forceinline__ __device__ void visit_step(float (&s)[logits], int stage, int told) {
     float d[32];
     std::uint32_t weights[16];
 #pragma unroll
@@ -96,45 +101,18 @@ struct key_consumer {
         steps.walk.template start<Element, 0>(s, stage, part + 1);
       }
     }
-    int const next = steps.walk.next_tile();
-    show_to_copies();
-    meet_consumers();
-    return next;
   }
 
-  //! All steps of queries from the first one on.
-  __forceinline__ __device__ void visit_steps(int told) {
-    constexpr int last_part = shape::parts - 1;
-    float s[32];
-    std::uint32_t gradients[16];
-    int stage = steps.walk.take();
-    before_products();
-    steps.walk.template start<Element, 0>(s, stage, 0);
-    told = visit_step(s, gradients, stage, told);
-    while (told != no_more_tiles) {
-      int const next = steps.walk.take();
-      before_products();
-      start_queries();
-      start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
-      steps.walk.template start<Element, 0>(s, next, 0);
-      wait_for_products<2>(of_query);
-      steps.add_queries(of_query, stage, steps.walk.number * 64);
-      wait_for_products<1>(of_key);
-      steps.walk.release(stage);
-      stage = next;
-      told = visit_step(s, gradients, stage, told);
-    }
-    before_products();
+  //! Starts dQ and the last part of dK of a step.
+  __forceinline__ __device__ void start_sums(int stage) {
     start_queries();
-    start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, last_part));
-    wait_for_products<1>(of_query);
-    steps.add_queries(of_query, stage, steps.walk.number * 64);
-    wait_for_products<0>(of_value);
-    wait_for_products<0>(of_key);
-    steps.walk.release(stage);
+    start_sum<Element>(of_key, gradients, steps.walk.memory.step_piece(0, stage, shape::parts - 1));
   }
 
   //! Where its sums begin.
+  __forceinline__ __device__ int query_column() const {
+    return steps.walk.number * 64;
+  }
   __forceinline__ __device__ static int key_column() {
     return 0;
   }
@@ -153,7 +131,8 @@ __device__ inline void backward_hopper_block(backward_call<Element, Mask, Score>
   run_roles<shape, Order == query_order::kept>(
     shared,
     [&](backward_memory<shape> const& memory, bool is_first_lane) {
-      copy_for_keys<shape, Order>(c, maps, sums, memory, is_first_lane);
+      using call = backward_call<Element, Mask, Score>;
+      copying_warp<shape, Order, call>{c, maps, sums, memory, is_first_lane}.run();
     },
     [&](backward_memory<shape> const& memory, int lane) {
       tell_all_numbers<shape, Order == query_order::free && takes_turns<Order, Mask>>(

@@ -65,221 +65,204 @@ steps_seen(Call const& c, int steps, int batch, int head, int index) {
   }
 }
 
-//! Starts to copy a step to a stage and says what the stage holds; by one lane.
-//! @param told twice the step, and 1 more where pairs have to be asked for
-template <class Shape, class Call>
-__device__ __forceinline__ void bring_step(Call const& c,
-                                           hopper_backward_maps const& maps,
-                                           query_sums const& sums,
-                                           backward_memory<Shape> const& memory,
-                                           int stage,
-                                           int head,
-                                           int told) {
-  int const batch = read_slot(memory.told_work());
-  int const step = told / 2;
-  write_slot(memory.slot(stage), told);
-  write_slot(memory.head(stage), head);
-  write_slot(memory.sums(stage), sums.first_step(c.p, batch, head) + step);
-  write_slot(memory.tile(stage), read_slot(memory.told_work() + 8) / Shape::keys);
-  arrive_expecting(memory.full(stage), Shape::stage_bytes);
-  tile_place const from{step * Shape::step, head, batch};
-  load_tile<Shape::query_dim, Shape::step>(
-    memory.step(0, stage), maps.query, from, memory.full(stage));
-  load_tile<Shape::value_dim, Shape::step>(
-    memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
-}
-
-//! Waits until consumers are done with a stage. By the copying warp.
-//! @tparam Counts then counts this tile as one that has added to the step that was there
-template <bool Counts, class Shape>
-__device__ __forceinline__ void wait_for_place(query_sums const& sums,
-                                               backward_memory<Shape> const& memory,
-                                               ring_place<Shape::stages> const& place,
-                                               bool is_first_lane) {
-  wait_for(memory.empty(place.stage), place.parity ^ 1);
-  if constexpr (Counts) {
-    if (is_first_lane) {
-      if (int const step = read_slot(memory.sums(place.stage)); step >= 0) {
-        count_after(sums.after + step, 1);
-        write_slot(memory.sums(place.stage), -1);
-      }
-    }
-  }
-}
-
-//! Starts to copy the keys and values of a piece; by one lane.
-template <class Shape>
-__device__ __forceinline__ void bring_own_tiles(hopper_backward_maps const& maps,
-                                                backward_memory<Shape> const& memory) {
-  auto const work = read_work(memory.told_work());
-  arrive_expecting(memory.own_full(), Shape::own_bytes);
-  for (int tile = 0; tile < Shape::own_tiles; ++tile) {
-    tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
-    load_tile<Shape::query_dim, Shape::rows>(memory.own(0, tile), maps.key, at, memory.own_full());
-    load_tile<Shape::value_dim, Shape::rows>(
-      memory.own(1, tile), maps.value, at, memory.own_full());
-  }
-}
-
-//! Narrows the steps of a piece to those that its tile sees. By a warp, whose lanes ask for a head
-//! each, since masks may read tables; lanes beyond the heads ask for the last one.
-template <class Shape, class Call>
-__device__ inline void find_steps(Call const& c, int steps, std::uint32_t work) {
-  if (read_slot(heads_of(work, 0)) + 32 < read_slot(heads_of(work, 1))) {
-    return; // masks skip the others
-  }
-  auto const seen = steps_seen<Shape>(
-    c,
-    steps,
-    read_slot(work),
-    min(read_slot(heads_of(work, 0)) + thread_anew() % 32, read_slot(heads_of(work, 1)) - 1),
-    read_slot(work + 8) / Shape::keys);
-  int const begin = seen.begin < seen.end ? seen.begin : steps;
-  int const end = seen.begin < seen.end ? seen.end : 0;
-  int const first = max(__reduce_min_sync(0xffffffffu, begin), read_slot(steps_of(work, 0)));
-  int const last = min(__reduce_max_sync(0xffffffffu, end), read_slot(steps_of(work, 1)));
-  __syncwarp(); // all lanes have read the steps
-  if (thread_anew() % 32 == 0) {
-    write_slot(steps_of(work, 0), first);
-    write_slot(steps_of(work, 1), last);
-  }
-  __syncwarp();
-}
-
-//! Takes a piece of work and finds its steps; false where none is left. By the copying warp. Pieces
-//! of ranges that their tile does not see are passed on at once: who waits for them has taken a
-//! later one.
+//! The copying warp, which takes pieces of work, finds their steps and brings them. It has few
+//! registers next to the registers for masks: it asks for its work again and again, and all lanes
+//! go the same way.
 template <class Shape, query_order Order, class Call>
-__device__ __forceinline__ bool find_work(Call const& c,
-                                          query_sums const& sums,
-                                          backward_memory<Shape> const& memory,
-                                          bool is_first_lane) {
-  auto const to = memory.told_work();
-#pragma unroll 1
-  while (true) {
-    int const n = __shfl_sync(0xffffffffu, is_first_lane ? take_piece(sums) : 0, 0);
-    if (n >= sums.pieces) {
-      return false;
-    }
-    auto const work = work_of_piece<Shape::keys>(c.p, sums, n);
-    __syncwarp(); // all lanes have read the piece before
-    if (is_first_lane) {
-      write_work(to, work);
-    }
-    __syncwarp();
-    find_steps<Shape>(c, sums.steps, to);
-    if (read_slot(steps_of(to, 0)) < read_slot(steps_of(to, 1))) {
-      return true;
-    }
-    if (is_first_lane) {
-      auto const work = read_work(to);
-#pragma unroll 1
-      for (int slice = 0; Order == query_order::kept && slice < query_sums::slices; ++slice) {
-        auto* const written = written_of<Shape::keys>(c.p, sums, work) + slice;
-        wait_for_tile(written, work.part);
-        write_after(written, work.part);
-      }
-    }
-  }
-}
+struct copying_warp {
+  using mask_type = std::remove_cvref_t<decltype(Call::m)>;
+  static constexpr bool asks_for_first = takes_turns<Order, mask_type>;
+  //! Whether tiles that have added to a step are counted.
+  static constexpr bool counts = asks_for_first && Order == query_order::free;
 
-//! Brings the steps of a piece, last step first, of all heads in turn: where a mask is causal the
-//! blocks of a head begin at one step, and each adds to it after the tile before. The copying warp
-//! has few registers next to the registers for masks: it asks for its work again and again, and all
-//! lanes go the same way.
-template <class Shape, query_order Order, class Call>
-__device__ __forceinline__ void bring_steps(Call const& c,
-                                            hopper_backward_maps const& maps,
-                                            query_sums const& sums,
-                                            backward_memory<Shape> const& memory,
-                                            ring_place<Shape::stages>& place,
-                                            bool is_first_lane) {
-  auto const batch = [&] { return read_slot(memory.told_work()); };
-  auto const tile = [&] { return read_slot(memory.told_work() + 8) / Shape::keys; };
-  constexpr bool is_band = band_mask<std::remove_cvref_t<decltype(c.m)>>;
-  constexpr bool asks_for_first = takes_turns<Order, std::remove_cvref_t<decltype(c.m)>>;
-  constexpr bool counts = asks_for_first && Order == query_order::free;
-#pragma unroll 1
-  for (int step = read_slot(steps_of(memory.told_work(), 1)) - 1;
-       step >= read_slot(steps_of(memory.told_work(), 0));
-       --step) {
-#pragma unroll 1
-    for (int head = read_slot(heads_of(memory.told_work(), 0));
-         head < read_slot(heads_of(memory.told_work(), 1));
-         ++head) {
-      auto const covered = cover_of<Shape>(c, batch(), head, step, tile());
-      if (__all_sync(0xffffffffu, covered == tile_cover::skip)) {
-        continue;
-      }
-      bool const whole = __all_sync(0xffffffffu, covered == tile_cover::full);
-      wait_for_place<counts>(sums, memory, place, is_first_lane);
+  Call const& c;
+  hopper_backward_maps const& maps;
+  query_sums const& sums;
+  backward_memory<Shape> const& memory;
+  bool is_first_lane;
+  ring_place<Shape::stages> place{};
+
+  __device__ __forceinline__ int batch() const { return read_slot(memory.told_work()); }
+  __device__ __forceinline__ int tile() const {
+    return read_slot(memory.told_work() + 8) / Shape::keys;
+  }
+  //! First step and head, or one after the last ones.
+  __device__ __forceinline__ int step(int end) const {
+    return read_slot(steps_of(memory.told_work(), end));
+  }
+  __device__ __forceinline__ int head(int end) const {
+    return read_slot(heads_of(memory.told_work(), end));
+  }
+
+  //! Starts to copy a step to the next stage and says what the stage holds; by one lane.
+  //! @param told twice the step, and 1 more where pairs have to be asked for
+  __device__ __forceinline__ void bring_step(int head, int told) const {
+    int const stage = place.stage;
+    int const batch = this->batch();
+    int const step = told / 2;
+    write_slot(memory.slot(stage), told);
+    write_slot(memory.head(stage), head);
+    write_slot(memory.sums(stage), sums.first_step(c.p, batch, head) + step);
+    write_slot(memory.tile(stage), tile());
+    arrive_expecting(memory.full(stage), Shape::stage_bytes);
+    tile_place const from{step * Shape::step, head, batch};
+    load_tile<Shape::query_dim, Shape::step>(
+      memory.step(0, stage), maps.query, from, memory.full(stage));
+    load_tile<Shape::value_dim, Shape::step>(
+      memory.step(1, stage), maps.output_gradient, from, memory.full(stage));
+  }
+
+  //! Waits until consumers are done with a stage.
+  //! @tparam Counts then counts this tile as one that has added to the step that was there
+  template <bool Counts = counts>
+  __device__ __forceinline__ void wait_for_place(ring_place<Shape::stages> const& at) const {
+    wait_for(memory.empty(at.stage), at.parity ^ 1);
+    if constexpr (Counts) {
       if (is_first_lane) {
-        bring_step(c, maps, sums, memory, place.stage, head, 2 * step + (whole ? 0 : 1));
-      }
-      __syncwarp();
-      if constexpr (asks_for_first) {
-        int const before = tile_before<is_band>(tile(), thread_anew() % 32, [&](int other) {
-          return cover_of<Shape>(c, batch(), head, step, other) != tile_cover::skip;
-        });
-        if (is_first_lane) {
-          write_slot(memory.after(place.stage), before);
+        if (int const step = read_slot(memory.sums(at.stage)); step >= 0) {
+          count_after(sums.after + step, 1);
+          write_slot(memory.sums(at.stage), -1);
         }
       }
-      arrive_warp(memory.told(place.stage), is_first_lane);
+    }
+  }
+
+  //! Starts to copy the keys and values of a piece; by one lane.
+  __device__ __forceinline__ void bring_own_tiles() const {
+    auto const work = read_work(memory.told_work());
+    arrive_expecting(memory.own_full(), Shape::own_bytes);
+    for (int tile = 0; tile < Shape::own_tiles; ++tile) {
+      tile_place const at{work.first + tile * Shape::rows, work.key_head, work.batch};
+      load_tile<Shape::query_dim, Shape::rows>(
+        memory.own(0, tile), maps.key, at, memory.own_full());
+      load_tile<Shape::value_dim, Shape::rows>(
+        memory.own(1, tile), maps.value, at, memory.own_full());
+    }
+  }
+
+  //! Narrows the steps of a piece to those that its tile sees. Lanes ask for a head each, since
+  //! masks may read tables; lanes beyond the heads ask for the last one.
+  __device__ __forceinline__ void find_steps() const {
+    if (head(0) + 32 < head(1)) {
+      return; // masks skip the others
+    }
+    auto const seen = steps_seen<Shape>(
+      c, sums.steps, batch(), min(head(0) + thread_anew() % 32, head(1) - 1), tile());
+    int const begin = seen.begin < seen.end ? seen.begin : sums.steps;
+    int const end = seen.begin < seen.end ? seen.end : 0;
+    int const first = max(__reduce_min_sync(0xffffffffu, begin), step(0));
+    int const last = min(__reduce_max_sync(0xffffffffu, end), step(1));
+    __syncwarp(); // all lanes have read the steps
+    if (thread_anew() % 32 == 0) {
+      write_slot(steps_of(memory.told_work(), 0), first);
+      write_slot(steps_of(memory.told_work(), 1), last);
+    }
+    __syncwarp();
+  }
+
+  //! Takes a piece of work and finds its steps; false where none is left. Pieces of ranges that
+  //! their tile does not see are passed on at once: who waits for them has taken a later one.
+  __device__ __forceinline__ bool find_work() const {
+    auto const to = memory.told_work();
+#pragma unroll 1
+    while (true) {
+      int const n = __shfl_sync(0xffffffffu, is_first_lane ? take_piece(sums) : 0, 0);
+      if (n >= sums.pieces) {
+        return false;
+      }
+      auto const work = work_of_piece<Shape::keys>(c.p, sums, n);
+      __syncwarp(); // all lanes have read the piece before
+      if (is_first_lane) {
+        write_work(to, work);
+      }
+      __syncwarp();
+      find_steps();
+      if (step(0) < step(1)) {
+        return true;
+      }
+      if (is_first_lane) {
+        auto const work = read_work(to);
+#pragma unroll 1
+        for (int slice = 0; Order == query_order::kept && slice < query_sums::slices; ++slice) {
+          auto* const written = written_of<Shape::keys>(c.p, sums, work) + slice;
+          wait_for_tile(written, work.part);
+          write_after(written, work.part);
+        }
+      }
+    }
+  }
+
+  //! Brings the steps of a piece, last step first, of all heads in turn: where a mask is causal the
+  //! blocks of a head begin at one step, and each adds to it after the tile before.
+  __device__ __forceinline__ void bring_steps() {
+#pragma unroll 1
+    for (int step = this->step(1) - 1; step >= this->step(0); --step) {
+#pragma unroll 1
+      for (int head = this->head(0); head < this->head(1); ++head) {
+        auto const covered = cover_of<Shape>(c, batch(), head, step, tile());
+        if (__all_sync(0xffffffffu, covered == tile_cover::skip)) {
+          continue;
+        }
+        bool const whole = __all_sync(0xffffffffu, covered == tile_cover::full);
+        wait_for_place(place);
+        if (is_first_lane) {
+          bring_step(head, 2 * step + (whole ? 0 : 1));
+        }
+        __syncwarp();
+        if constexpr (asks_for_first) {
+          auto const sees = [&](int other) {
+            return cover_of<Shape>(c, batch(), head, step, other) != tile_cover::skip;
+          };
+          int const before = tile_before<band_mask<mask_type>>(tile(), thread_anew() % 32, sees);
+          if (is_first_lane) {
+            write_slot(memory.after(place.stage), before);
+          }
+        }
+        arrive_warp(memory.told(place.stage), is_first_lane);
+        place.advance();
+      }
+    }
+  }
+
+  //! Says in place of a step that the piece is over, or all work.
+  __device__ __forceinline__ void tell_end(int told) const {
+    if (is_first_lane) {
+      write_slot(memory.slot(place.stage), told);
+      arrive(memory.told(place.stage));
+      arrive(memory.full(place.stage));
+    }
+  }
+
+  //! Takes pieces until none is left. Once consumers are done with all stages of a piece, they
+  //! multiply no more of its keys: the next ones come while they add its dK and dV.
+  __device__ __forceinline__ void run() {
+    auto const parity = parity_of(memory.told_work());
+    if (is_first_lane) {
+      await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
+      write_slot(parity, 1);
+    }
+    __syncwarp();
+#pragma unroll 1
+    while (find_work()) {
+      if (is_first_lane) {
+        write_slot(parity, 1 - read_slot(parity));
+        bring_own_tiles();
+      }
+      bring_steps();
+      wait_for_place(place);
+      tell_end(no_more_tiles);
       place.advance();
-    }
-  }
-}
-
-//! Says in place of a step that the piece is over, or all work; by one lane.
-template <class Shape>
-__device__ __forceinline__ void
-tell_end(backward_memory<Shape> const& memory, int stage, int told) {
-  write_slot(memory.slot(stage), told);
-  arrive(memory.told(stage));
-  arrive(memory.full(stage));
-}
-
-//! The copying warp, which takes pieces until none is left. Once consumers are done with all stages
-//! of a piece, they multiply no more of its keys: the next ones come while they add its dK and dV.
-template <class Shape, query_order Order, class Call>
-__device__ inline void copy_for_keys(Call const& c,
-                                     hopper_backward_maps const& maps,
-                                     query_sums const& sums,
-                                     backward_memory<Shape> const& memory,
-                                     bool is_first_lane) {
-  constexpr bool counts =
-    Order == query_order::free && takes_turns<Order, std::remove_cvref_t<decltype(c.m)>>;
-  ring_place<Shape::stages> place;
-  if (is_first_lane) {
-    await_copies_by(maps.key, maps.value, maps.query, maps.output_gradient);
-    write_slot(parity_of(memory.told_work()), 1);
-  }
-  __syncwarp();
+      auto used = place;
 #pragma unroll 1
-  while (find_work<Shape, Order>(c, sums, memory, is_first_lane)) {
-    if (is_first_lane) {
-      write_slot(parity_of(memory.told_work()), 1 - read_slot(parity_of(memory.told_work())));
-      bring_own_tiles(maps, memory);
+      for (int stage = 0; stage < Shape::stages; ++stage, used.advance()) {
+        wait_for_place(used);
+      }
+      // Nobody else does where there is no step.
+      wait_for(memory.own_full(), read_slot(parity));
     }
-    bring_steps<Shape, Order>(c, maps, sums, memory, place, is_first_lane);
-    wait_for_place<counts>(sums, memory, place, is_first_lane);
-    if (is_first_lane) {
-      tell_end(memory, place.stage, no_more_tiles);
-    }
-    place.advance();
-    auto used = place;
-#pragma unroll 1
-    for (int stage = 0; stage < Shape::stages; ++stage, used.advance()) {
-      wait_for_place<counts>(sums, memory, used, is_first_lane);
-    }
-    // Nobody else does where there is no step.
-    wait_for(memory.own_full(), read_slot(parity_of(memory.told_work())));
+    tell_end(no_more_pieces);
   }
-  if (is_first_lane) {
-    tell_end(memory, place.stage, no_more_pieces);
-  }
-}
+};
 
 //! Sets the sums of a step to 0; by a warp.
 template <int Count>

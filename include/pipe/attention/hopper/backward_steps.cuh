@@ -228,9 +228,53 @@ __forceinline__ __device__ void add_sums(Consumer const& me, bool has_steps) {
   }
 }
 
-//! Runs all pieces of a consumer: sums up the gradients of its keys, in visit_steps, and adds them
-//! to the running gradients.
-//! @param me has steps, of_key, of_value, visit_steps, and the columns where its sums begin
+//! All steps of queries of a piece, from the first one on: sums of a step are multiplied next to
+//! the logits of the next one.
+//! @param me as run_consumer has it
+template <class Consumer>
+__forceinline__ __device__ void visit_steps(Consumer& me, int told) {
+  constexpr int groups = Consumer::groups_after_queries;
+  auto& walk = me.steps.walk;
+  float s[Consumer::logits];
+  auto const visit = [&](int stage) {
+    me.visit_step(s, stage, told);
+    told = walk.next_tile(); // which nobody waits for after the meeting
+    show_to_copies();
+    meet_consumers();
+  };
+  int stage = walk.take();
+  before_products();
+  me.start_logits(s, stage);
+  visit(stage);
+  while (told != no_more_tiles) {
+    int const next = walk.take();
+    before_products();
+    me.start_sums(stage);
+    me.start_logits(s, next);
+    wait_for_products<groups + 1>(me.of_query);
+    me.steps.add_queries(me.of_query, stage, me.query_column());
+    if constexpr (Consumer::shape::is_wide) {
+      wait_for_products<1>(me.of_value);
+    }
+    wait_for_products<1>(me.of_key);
+    walk.release(stage);
+    stage = next;
+    visit(stage);
+  }
+  before_products();
+  me.start_sums(stage);
+  wait_for_products<groups>(me.of_query);
+  me.steps.add_queries(me.of_query, stage, me.query_column());
+  wait_for_products<0>(me.of_value);
+  wait_for_products<0>(me.of_key);
+  walk.release(stage);
+}
+
+//! Runs all pieces of a consumer: sums up the gradients of its keys and adds them to the running
+//! gradients.
+//! @param me has steps; of_query, of_key, of_value, and the columns where these begin;
+//! start_logits, of so many `logits` of a lane; visit_step, to their gradients, which it keeps;
+//! start_sums, to dQ and then to what `groups_after_queries` groups of products say
 template <class Consumer>
 __forceinline__ __device__ void run_consumer(Consumer& me) {
   auto& steps = me.steps;
@@ -248,7 +292,7 @@ __forceinline__ __device__ void run_consumer(Consumer& me) {
         sum = 0;
       }
       wait_for(steps.walk.memory.own_full(), read_slot(parity_of(steps.walk.memory.work())));
-      me.visit_steps(told);
+      visit_steps(me, told);
     }
     steps.walk.release(steps.walk.take()); // the end of the piece
     add_sums(me, has_steps);

@@ -28,6 +28,8 @@ struct wide_key_consumer {
   using shape = hopper_backward_shape<Dim>;
   static constexpr int key_width = Share == 1 ? 64 : 128;  // columns of dQ and dK
   static constexpr int value_width = Share == 0 ? 0 : 128; // columns of dV
+  static constexpr int logits = 16;
+  static constexpr int groups_after_queries = value_width == 0 ? 1 : 2; // dV, dK
   enum place : std::uint8_t { of_weights, of_gradients };
 
   key_steps<Dim, Order, Element, Mask, Score> steps;
@@ -42,6 +44,12 @@ struct wide_key_consumer {
   }
   __forceinline__ __device__ int value_column() const {
     return Share == -1 ? steps.walk.number * 128 : 0;
+  }
+
+  __forceinline__ __device__ int query_column() const { return key_column(); }
+
+  __forceinline__ __device__ void start_logits(float (&s)[logits], int stage) const {
+    steps.walk.template start<Element, 0>(s, stage, steps.walk.number);
   }
 
   //! The panels from a column on in a tile of 64 rows.
@@ -79,9 +87,8 @@ struct wide_key_consumer {
     end_products();
   }
 
-  //! Weights and gradients of a step whose logits s are under way; gives what next_tile says of the
-  //! next one.
-  __forceinline__ __device__ int visit_step(float (&s)[16], int stage, int told) {
+  //! Weights and gradients of a step whose logits s are under way.
+  __forceinline__ __device__ void visit_step(float (&s)[logits], int stage, int told) {
     int const part = steps.walk.number;
     float d[16];
     std::uint32_t packed[8];
@@ -93,10 +100,6 @@ struct wide_key_consumer {
     wait_for_products<0>(d);
     make_hopper_gradients<Element>(packed, s, d, steps.numbers(stage, part, 1));
     steps.walk.keep(packed, turn, of_gradients);
-    int const next = steps.walk.next_tile();
-    show_to_copies();
-    meet_consumers();
-    return next;
   }
 
   //! Starts all that follows from the weights of a step.
@@ -107,36 +110,6 @@ struct wide_key_consumer {
     }
     start_keys(of_key, of_gradients, stage, key_column());
     turn ^= 1;
-  }
-
-  //! All steps of queries from the first one on.
-  __forceinline__ __device__ void visit_steps(int told) {
-    constexpr int of_values = value_width == 0 ? 0 : 1; // groups of products
-    float s[16];
-    int stage = steps.walk.take();
-    before_products();
-    steps.walk.template start<Element, 0>(s, stage, steps.walk.number);
-    told = visit_step(s, stage, told);
-    while (told != no_more_tiles) {
-      int const next = steps.walk.take();
-      before_products();
-      start_sums(stage);
-      steps.walk.template start<Element, 0>(s, next, steps.walk.number);
-      wait_for_products<2 + of_values>(of_query);
-      steps.add_queries(of_query, stage, key_column());
-      wait_for_products<1>(of_value);
-      wait_for_products<1>(of_key);
-      steps.walk.release(stage);
-      stage = next;
-      told = visit_step(s, stage, told);
-    }
-    before_products();
-    start_sums(stage);
-    wait_for_products<1 + of_values>(of_query);
-    steps.add_queries(of_query, stage, key_column());
-    wait_for_products<0>(of_value);
-    wait_for_products<0>(of_key);
-    steps.walk.release(stage);
   }
 };
 

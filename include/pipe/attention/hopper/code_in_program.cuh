@@ -13,13 +13,12 @@
 //! loaded, and it refuses a launch beyond them, so the kernel without a body cannot be started by
 //! mistake.
 
+#include <pipe/attention/kernel_choice.hpp>
 #include <pipe/attention/launch_memory.cuh>
 #include <pipe/config.hpp>
 #include <pipe/cuda/error.cuh>
 
 #include <cuda_runtime_api.h>
-
-#include <cstdint>
 
 namespace pipelining::inline v0_3::attention::detail {
 
@@ -32,45 +31,39 @@ inline constexpr int threads_on_hopper =
   Threads;
 #endif
 
-//! The code that the program has of a kernel for sm_90a.
-enum class hopper_code : std::uint8_t {
-  there,
-  none,          //!< the kernel without a body
-  few_registers, //!< setmaxnreg would wait for ever for those that the launch did not get
-  unclear        //!< the runtime reports other launch bounds than either
-};
-
 //! Registers of each thread at launch, of which setmaxnreg gives the consumers theirs.
 template <class Shape>
 inline constexpr int registers_at_launch = (Shape::consumers * Shape::consumer_registers +
                                             Shape::copy_registers) /
                                            (Shape::consumers + 1);
 
-//! Finds the code of the kernel that the current GPU has loaded. A runtime may report the threads
-//! that registers allow in place of launch bounds: the code is unclear then.
+//! Finds the code of the kernel that the current GPU has loaded: all_there; no_code, for that
+//! without a body; few_registers, where setmaxnreg would wait for ever for those that the launch
+//! did not get; unclear, where a runtime reports other launch bounds than either, as the threads
+//! that registers allow.
 //! @param kernel whose launch bounds are threads_on_hopper<Shape::threads>
 //! @throws cuda::error where the runtime cannot say
 template <class Shape>
-hopper_code find_code(void const* kernel) {
+choice_reason find_code(void const* kernel) {
   static_assert(Shape::threads != 32);
   cudaFuncAttributes about{};
   auto const code = cudaFuncGetAttributes(&about, kernel);
   if (code == cudaErrorNoKernelImageForDevice || code == cudaErrorInvalidDeviceFunction) {
     (void)cudaGetLastError(); // no code for this GPU whatever
-    return hopper_code::none;
+    return choice_reason::no_code;
   }
   cuda::check(code, "cudaFuncGetAttributes");
   if (about.maxThreadsPerBlock != Shape::threads) {
-    return about.maxThreadsPerBlock == 32 ? hopper_code::none : hopper_code::unclear;
+    return about.maxThreadsPerBlock == 32 ? choice_reason::no_code : choice_reason::unclear;
   }
-  return about.numRegs < registers_at_launch<Shape> ? hopper_code::few_registers
-                                                    : hopper_code::there;
+  return about.numRegs < registers_at_launch<Shape> ? choice_reason::few_registers
+                                                    : choice_reason::all_there;
 }
 
 //! The same, asked once.
 template <class Shape>
-hopper_code code_of_kernel(void const* kernel, launch_memory& memory) {
-  return static_cast<hopper_code>(
+choice_reason code_of_kernel(void const* kernel, launch_memory& memory) {
+  return static_cast<choice_reason>(
     memory.fact_of(kernel, [&] { return static_cast<int>(find_code<Shape>(kernel)); }));
 }
 

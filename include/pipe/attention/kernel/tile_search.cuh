@@ -45,13 +45,6 @@ find_key_tile(parameters const& p, Mask const& m, tile_position at, int index, i
   return {index, tile_cover::skip};
 }
 
-//! The same of all keys.
-template <int Keys, mask Mask>
-__device__ inline next_tile
-find_key_tile(parameters const& p, Mask const& m, tile_position at, int index) {
-  return find_key_tile<Keys>(p, m, at, index, static_cast<int>(p.key_length));
-}
-
 //! Where a lane's numbers of a 16 x Columns product lie: rows and columns within the tile pair.
 struct lane_place {
   int row;    //!< first row; the second half is 8 further down

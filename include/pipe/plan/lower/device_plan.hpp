@@ -479,16 +479,19 @@ private:
   owned<int> held_readers_;
 };
 
-//! Marks the pass of every stage after which its weight gradients are complete.
-constexpr void mark_complete_stages(data_uses const& uses, program& work) noexcept {
-  owned<bool> seen(uses.stage_count, false);
+//! Marks the pass of every stage after which its weight gradients are complete. Passes of other
+//! engines than compute get the lanes after those of messages, one for each engine.
+constexpr void complete_passes(data_uses const& uses, program& work, int lanes) noexcept {
+  flow const& declared = *uses.over.declared;
+  owned<bool> const seen(uses.stage_count, false);
   for (int i = work.count - 1; i >= 0; --i) {
     item& step = work.items[i];
-    if (step.what != operation::run || step.about != subject::pass ||
-        !uses.completes[index_of(step.work.kind)])
+    if (step.what != operation::run || step.about != subject::pass)
       continue;
-    step.completes_stage = !seen[step.work.stage];
-    seen[step.work.stage] = true;
+    int const engine_row = declared.engine_row[static_cast<int>(declared[step.work.kind].on)];
+    step.lane = engine_row > 0 ? lanes + engine_row - 1 : nothing;
+    if (uses.completes[index_of(step.work.kind)])
+      step.completes_stage = !std::exchange(seen[step.work.stage], true);
   }
 }
 
@@ -511,8 +514,7 @@ public:
     pipeline_view const& over = uses_.over;
     int const lanes = number_messages(
       work, result.key, device, over.extents.devices, lines_.get(2 * over.extents.devices));
-    assign_copy_lanes(work, *over.declared, lanes);
-    mark_complete_stages(uses_, work);
+    complete_passes(uses_, work, lanes);
     slot_layout* const layouts = result.layouts.data() + device * slot_classes;
     int const* const carried = slots_.run(
       work, device, lanes + over.declared->engines, times, static_cast<int>(waits.size()), layouts);

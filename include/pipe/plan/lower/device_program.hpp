@@ -78,17 +78,6 @@ number_messages(program& work, communicator_key key, int device, int devices, me
   return lanes;
 }
 
-//! @brief Gives the copies of a device the lanes after those of its messages, one for each engine.
-constexpr void assign_copy_lanes(program& work, flow const& declared, int lanes) noexcept {
-  for (int i = 0; i < work.count && declared.engines > 1; ++i) {
-    item& step = work.items[i];
-    if (step.what != operation::run || step.about != subject::pass)
-      continue;
-    int const engine_row = declared.engine_row[static_cast<int>(declared[step.work.kind].on)];
-    step.lane = engine_row > 0 ? lanes + engine_row - 1 : nothing;
-  }
-}
-
 //! @brief When the steps of a device start and end, where the timetable says so: [items], null
 //! where copies need not be told apart from other passes.
 struct item_times {

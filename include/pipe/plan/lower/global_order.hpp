@@ -78,7 +78,7 @@ private:
   //! the order yet: the halves start together, so the first goes once both may.
   [[nodiscard]] bool must_wait(int entry, int end) const noexcept {
     for (int i = entry; i < end && (i == entry || table_.passes[i].overlapped); ++i) {
-      dependency_list const needed = dependencies(table_.over, table_.passes[i]);
+      dependency_list const needed(table_.over, table_.passes[i]);
       for (int k = 0; k < needed.count; ++k)
         if (!emitted_[at(needed.index(k))])
           return true;

@@ -243,7 +243,7 @@ private:
 //! True where all that a pass waits for has come before a time.
 [[nodiscard]] inline bool
 is_ready(timetable_view table, std::span<int const> entries, pass const& what, double time) {
-  dependency_list const needed = dependencies(table.over, what);
+  dependency_list const needed(table.over, what);
   for (int k = 0; k < needed.count; ++k) {
     int const entry = entries[static_cast<std::size_t>(needed.index(k))];
     if (entry < 0)

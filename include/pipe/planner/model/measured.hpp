@@ -78,7 +78,7 @@ struct message_sample {
       for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
         double made = i == table.offsets[device] ? 0 : table.ends[i - 1]; // the device is free
         int latest = -1;
-        detail::dependency_list const needed = detail::dependencies(table.over, table.passes[i]);
+        detail::dependency_list const needed(table.over, table.passes[i]);
         for (int k = 0; k < needed.count; ++k) {
           int const entry = entries[static_cast<std::size_t>(needed.index(k))];
           if (entry >= 0 && table.ends[entry] >= made) {
@@ -162,7 +162,7 @@ namespace detail {
   std::vector<int> const entries = entries_of(step);
   for (int i = 0; i < step.size(); ++i) {
     auto const to = static_cast<std::size_t>(device_of(step, step.passes[i]));
-    dependency_list const needed = dependencies(step.over, step.passes[i]);
+    dependency_list const needed(step.over, step.passes[i]);
     for (int k = 0; k < needed.count; ++k) {
       int const maker = entries[static_cast<std::size_t>(needed.index(k))];
       if (maker < 0)

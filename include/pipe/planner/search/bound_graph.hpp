@@ -231,7 +231,7 @@ private:
     group_times const groups = groups_of(cost);
     for (std::size_t node = 0; node < nodes_.size(); ++node) {
       pass const& what = nodes_[node].what;
-      dependency_list const needed = dependencies(over, what);
+      dependency_list const needed(over, what);
       for (int i = 0; i < needed.count; ++i) {
         int const index = needed.index(i);
         int const chunk = index % over.units() - over.first_unit(microbatch_);

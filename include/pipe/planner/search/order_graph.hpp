@@ -157,7 +157,7 @@ inline void count_spans(order_graph& graph) {
   (void)checked_links(cost, graph.devices);
   std::vector<std::vector<graph_edge>> before(graph.passes.size());
   for (graph_node node = 0; node < graph.size(); ++node) {
-    dependency_list const needed = dependencies(over, graph.passes[at(node)]);
+    dependency_list const needed(over, graph.passes[at(node)]);
     for (int k = 0; k < needed.count; ++k) {
       graph_node const other = node_of[at(needed.index(k))];
       if (other == no_node)

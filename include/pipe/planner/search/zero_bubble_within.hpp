@@ -62,11 +62,11 @@ struct ZeroBubbleWithin {
                                     "the activation, but not on device " +
                                     std::to_string(d));
     }
-    detail::zero_bubble_problem problem{extents.devices, extents.microbatches, 0, 1, 0, nullptr};
-    problem.limits = limits.data();
-    problem.shares = shares.data();
     detail::write_zero_bubble(
-      problem, cost, [](pass const&) { return false; }, rows);
+      {extents.devices, extents.microbatches, limits.data(), shares.data(), 0, nullptr},
+      cost,
+      [](pass const&) { return false; },
+      rows);
   }
 };
 

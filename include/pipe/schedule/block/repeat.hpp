@@ -54,16 +54,14 @@ namespace detail {
 
 //! The pass that a line has for a number.
 [[nodiscard]] constexpr pass pass_of(timeline const& line, int at, int number) noexcept {
-  int const all = line.stages;
+  constexpr pass_kind kinds[] = {
+    pass_kind::forward, pass_kind::backward_input, pass_kind::backward_weight};
+  int const part = at / line.stages;
   int const chunk = number % line.chunks;
-  bool const forward = at < all;
-  pass_kind const kind = forward              ? pass_kind::forward
-                         : line.problem.fused ? pass_kind::backward
-                         : at < 2 * all       ? pass_kind::backward_input
-                                              : pass_kind::backward_weight;
-  int const stage = forward ? at : at < 2 * all ? at - all : at - 2 * all;
-  return row_writer::make(
-    kind, stage, number / line.chunks, forward ? chunk : line.chunks - 1 - chunk);
+  return row_writer::make(part == 1 && line.problem.fused ? pass_kind::backward : kinds[part],
+                          at % line.stages,
+                          number / line.chunks,
+                          part == 0 ? chunk : line.chunks - 1 - chunk);
 }
 
 //! Whether some microbatch takes other times than the first.

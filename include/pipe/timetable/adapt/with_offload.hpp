@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -99,14 +100,11 @@ private:
   }
   //! The last stage whose activations may move.
   [[nodiscard]] int last_stage(std::vector<idle_activation> const& all) const {
-    std::vector<int> held;
+    std::set<int> held;
     for (idle_activation const& one : all)
-      if (held.empty() || held.back() != one.forward.stage)
-        held.push_back(one.forward.stage);
-    std::sort(held.begin(), held.end());
-    held.erase(std::unique(held.begin(), held.end()), held.end());
-    auto const count = static_cast<std::size_t>(stages);
-    return count == 0 || count > held.size() ? held.back() : held[count - 1];
+      held.insert(one.forward.stage);
+    bool const some = stages > 0 && static_cast<std::size_t>(stages) < held.size();
+    return some ? *std::next(held.begin(), stages - 1) : *held.rbegin();
   }
   static void take_outward(std::vector<idle_activation*> const& chosen, double first, double slot) {
     double next = 0; // free even slot

@@ -81,100 +81,90 @@ template <class Needs, class Keeps>
   return result;
 }
 
-//! Writes the row of a device with its visits marked, and the row of its network engine, which
-//! follows the order of the marks. Where several stand in one place, weights are released first, so
-//! that what is gathered next can lie where they lay; gathers go before scatters, since passes wait
-//! for them.
-class visit_writer {
-public:
-  visit_writer(std::vector<pass> const& row, row_writer& compute, row_writer& network)
-      : row_(row), compute_(compute), network_(network) {}
-
-  //! @param turns as `weights`, but with none of them longer because its stage is resident: when a
-  //! turn begins, the weights of the next `prefetch` other stages may be gathered
-  void run(std::vector<stage_visit> const& weights,
-           std::vector<stage_visit> const& turns,
-           std::vector<stage_visit> const& gradients,
-           int prefetch) {
-    std::size_t used = 0;
-    std::size_t turn = 0;
-    std::size_t requested = 0;
-    std::size_t collected = 0;
-    std::vector<int> next;
-    // Asks for the weights of visits that begin while the row is at so many stages.
-    auto const request_next = [&](std::size_t from, int stages) {
-      next.clear();
-      for (std::size_t i = from; i < turns.size() && requested < weights.size(); ++i) {
-        int const stage = turns[i].opener.stage;
-        if (std::find(next.begin(), next.end(), stage) == next.end()) {
-          if (static_cast<int>(next.size()) == stages)
-            return;
-          next.push_back(stage);
-        }
-        if (weights[requested].opener == turns[i].opener)
-          request(weights[requested++]);
-      }
-    };
-    auto const released = by_end(weights);
-    auto const scattered = by_end(gradients);
-    auto release = released.begin();
-    auto scatter = scattered.begin();
-    request_next(0, prefetch);
-    for (std::size_t first = 0;; ++first) {
-      if (first < row_.size() && row_[first].overlapped) {
-        compute_.push(row_[first]);
-        continue;
-      }
-      int const at = static_cast<int>(first);
-      for (; release != released.end() && release->end == at; ++release)
-        mark(*release, pass_kind::release_weights);
-      for (; turn < turns.size() && turns[turn].first == at; ++turn) {
-        if (requested == used)
-          request_next(turn, 1);
-        if (used < weights.size() && weights[used].opener == turns[turn].opener)
-          mark(weights[used++], pass_kind::use_weights);
-        request_next(turn, prefetch + 1);
-      }
-      for (; scatter != scattered.end() && scatter->end == at; ++scatter) {
-        push(compute_, *scatter, pass_kind::request_scatter);
-        push(network_, *scatter, pass_kind::scatter_gradients);
-      }
-      for (; collected < gradients.size() && gradients[collected].first == at; ++collected)
-        push(compute_, gradients[collected], pass_kind::collect_gradients);
-      if (first == row_.size())
-        return;
-      compute_.push(row_[first]);
-    }
-  }
-
-private:
-  static void push(row_writer& to, stage_visit const& of, pass_kind kind) {
-    pass what = of.opener;
-    what.kind = kind;
-    to.push(what);
-  }
-  [[nodiscard]] static std::vector<stage_visit> by_end(std::vector<stage_visit> visits) {
-    detail::sort_stably(visits,
-                        [](stage_visit const& a, stage_visit const& b) { return a.end < b.end; });
-    return visits;
-  }
-  //! The kind for visits that are opened as this one is.
-  [[nodiscard]] static pass_kind kind_for(stage_visit const& of, pass_kind first) {
-    bool const again = training_kind(of.opener.kind).calls != stage_call::forward;
-    int const step =
-      index_of(pass_kind::request_weights_again) - index_of(pass_kind::request_weights);
-    return static_cast<pass_kind>(index_of(first) + (again ? step : 0));
-  }
-  void mark(stage_visit const& of, pass_kind first) { push(compute_, of, kind_for(of, first)); }
-  void request(stage_visit const& of) {
-    mark(of, pass_kind::request_weights);
-    push(network_, of, kind_for(of, pass_kind::gather_weights));
-  }
-
-  std::vector<pass> const& row_;
-  row_writer& compute_;
-  row_writer& network_;
+//! A pass that marks a place among others of a device: before entry `at` of its row.
+struct row_mark {
+  int at;
+  int rank;  //!< among those of one place
+  bool asks; //!< from there on the network does what the next kind says
+  pass what;
 };
+
+//! The marks of visits, in their order. Where several stand in one place, weights are released
+//! first, so that what is gathered next can lie where they lay; gathers go before scatters, since
+//! passes wait for them.
+//! @param turns as `weights`, but with none of them longer because its stage is resident: when a
+//! turn begins, the weights of the next `prefetch` other stages may be gathered
+[[nodiscard]] inline std::vector<row_mark> marks_of(std::vector<stage_visit> const& weights,
+                                                    std::vector<stage_visit> const& turns,
+                                                    std::vector<stage_visit> const& gradients,
+                                                    int prefetch) {
+  std::vector<row_mark> marks;
+  auto const add = [&](int at, int rank, pass_kind kind, stage_visit const& of) {
+    bool const asks = kind == pass_kind::request_weights || kind == pass_kind::request_scatter;
+    bool const again =
+      rank < 2 && training_kind(of.opener.kind).calls != stage_call::forward; // who opens the visit
+    int const step =
+      again ? index_of(pass_kind::request_weights_again) - index_of(pass_kind::request_weights) : 0;
+    marks.push_back({at, rank, asks, of.opener});
+    marks.back().what.kind = static_cast<pass_kind>(index_of(kind) + step);
+  };
+  std::size_t used = 0;
+  std::size_t requested = 0;
+  std::vector<int> next;
+  // Asks for the weights of visits that begin while the row is at so many stages.
+  auto const request_next = [&](int at, std::size_t from, int stages) {
+    next.clear();
+    for (std::size_t i = from; i < turns.size() && requested < weights.size(); ++i) {
+      int const stage = turns[i].opener.stage;
+      if (std::find(next.begin(), next.end(), stage) == next.end()) {
+        if (static_cast<int>(next.size()) == stages)
+          return;
+        next.push_back(stage);
+      }
+      if (weights[requested].opener == turns[i].opener)
+        add(at, 1, pass_kind::request_weights, weights[requested++]);
+    }
+  };
+  request_next(0, 0, prefetch);
+  for (std::size_t turn = 0; turn < turns.size(); ++turn) {
+    int const at = turns[turn].first;
+    if (requested == used)
+      request_next(at, turn, 1);
+    if (used < weights.size() && weights[used].opener == turns[turn].opener)
+      add(at, 1, pass_kind::use_weights, weights[used++]);
+    request_next(at, turn, prefetch + 1);
+  }
+  for (stage_visit const& each : weights)
+    add(each.end, 0, pass_kind::release_weights, each);
+  for (stage_visit const& each : gradients) {
+    add(each.end, 2, pass_kind::request_scatter, each);
+    add(each.first, 3, pass_kind::collect_gradients, each);
+  }
+  sort_stably(marks, [](row_mark const& a, row_mark const& b) {
+    return a.at != b.at ? a.at < b.at : a.rank < b.rank;
+  });
+  return marks;
+}
+
+//! Writes the row of a device with its visits marked, and the row of its network engine, which
+//! follows the order of the marks.
+inline void write_visits(std::vector<pass> const& row,
+                         std::vector<row_mark> const& marks,
+                         row_writer& compute,
+                         row_writer& network) {
+  auto mark = marks.begin();
+  for (std::size_t i = 0; i <= row.size(); ++i) {
+    for (; mark != marks.end() && mark->at == static_cast<int>(i); ++mark) {
+      compute.push(mark->what);
+      pass asked = mark->what;
+      asked.kind = static_cast<pass_kind>(index_of(asked.kind) + 1);
+      if (mark->asks)
+        network.push(asked);
+    }
+    if (i < row.size())
+      compute.push(row[i]);
+  }
+}
 
 } // namespace detail
 
@@ -345,8 +335,12 @@ struct with_sharded_weights {
         inner, extents.stages(), needs_gradients, 1, [this](pass const& before, pass const& next) {
           return next.kind == pass_kind::backward_weight || rule.keeps_gradients(before, next);
         });
-      detail::visit_writer(inner, row, rows[network * extents.devices + device])
-        .run(visits_of(std::max(rule.resident, ahead + 1)), visits_of(1), gradients, ahead);
+      detail::write_visits(
+        inner,
+        detail::marks_of(
+          visits_of(std::max(rule.resident, ahead + 1)), visits_of(1), gradients, ahead),
+        row,
+        rows[network * extents.devices + device]);
     }
   }
 

@@ -152,7 +152,7 @@ private:
   }
 
   [[nodiscard]] bool is_ready(pass const& what) const {
-    dependency_list const needed = dependencies(order_.over, what);
+    dependency_list const needed(order_.over, what);
     for (int k = 0; k < needed.count; ++k)
       if (done_[static_cast<std::size_t>(needed.index(k))] == 0)
         return false;
@@ -289,16 +289,6 @@ void write_pytorch_csv(text_sink auto& out,
                                 " has no pass, and PyTorch's format no device without a stage");
   for (std::string const& row : rows)
     append(out, row, "\n");
-}
-
-//! @brief The same, for an order without times.
-void write_pytorch_csv(text_sink auto& out,
-                       device_orders const& orders,
-                       pytorch_content content = pytorch_content::passes,
-                       pytorch_release release = pytorch_release::v2_15) {
-  timetable_view const view{
-    .over = orders.over, .passes = orders.passes.data(), .offsets = orders.offsets.data()};
-  write_pytorch_csv(out, view, content, release);
 }
 
 } // namespace pipelining::inline v0_3
