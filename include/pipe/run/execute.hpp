@@ -243,21 +243,12 @@ private:
   std::unique_ptr<output[]> many_outputs_{};
 };
 
-//! A half of a composite pass, and its arguments.
-struct half_of_pair {
-  item const& step;
-  composite_half given;
-};
-
-//! Tells a stage of its gradients after a half. @param stream on which both halves have ended.
+//! Tells a stage of its gradients, where a pass of it has completed them.
 template <class Stage>
-void announce(Stage& stage, half_of_pair const& half, void* stream) {
+void announce(Stage& stage, item const& step, context const& where) {
   if constexpr (can_announce_gradients<Stage>)
-    if (half.step.completes_stage) {
-      context where = half.given.where;
-      where.stream = stream;
+    if (step.completes_stage)
       stage.gradients_ready(where);
-    }
 }
 
 //! A composite pass, its forward pass first if it has one.
@@ -265,32 +256,29 @@ struct ordered_pair {
   item const& first;
   item const& second;
   bool whole; // a forward pass and a backward pass with both gradients
-
-  ordered_pair(plan const& work, std::span<item const> pair)
-      : ordered_pair(work,
-                     pair,
-                     calls(work, pair[0]) != stage_call::forward &&
-                       calls(work, pair[1]) == stage_call::forward) {}
-
-private:
-  ordered_pair(plan const& work, std::span<item const> pair, bool forward_behind)
-      : first(pair[forward_behind ? 1 : 0]), second(pair[forward_behind ? 0 : 1]),
-        whole(calls(work, first) == stage_call::forward &&
-              calls(work, second) == stage_call::backward) {}
-  static stage_call calls(plan const& work, item const& step) {
-    return work.over.declared[step.work.kind].calls;
-  }
 };
+//! Two items that run together, in either order, as such.
+[[nodiscard]] inline ordered_pair in_order(plan const& work, std::span<item const> pair) {
+  auto const calls = [&](std::size_t at) { return work.over.declared[pair[at].work.kind].calls; };
+  std::size_t const first =
+    calls(0) != stage_call::forward && calls(1) == stage_call::forward ? 1 : 0;
+  return {pair[first],
+          pair[1 - first],
+          calls(first) == stage_call::forward && calls(1 - first) == stage_call::backward};
+}
 
 //! Runs both halves of a composite pass. @pre the stages can.
 template <class Stage, class Other>
-void run_halves(
-  Stage& stage, Other& other, bool whole, half_of_pair const& first, half_of_pair const& second) {
+void run_halves(Stage& stage,
+                Other& other,
+                ordered_pair const& halves,
+                composite_half const& first,
+                composite_half const& second) {
   if constexpr (can_overlap<Stage, Other>)
-    if (whole)
-      return stage.forward_backward(first.given, second.given, other);
+    if (halves.whole)
+      return stage.forward_backward(first, second, other);
   if constexpr (can_braid<Stage, Other>)
-    stage.braid(first.step.work.kind, first.given, second.step.work.kind, second.given, other);
+    stage.braid(halves.first.work.kind, first, halves.second.work.kind, second, other);
 }
 
 //! Runs the pass of an item on its stage, and tells the stage when its weight gradients are
@@ -322,9 +310,7 @@ bool run_item(Stages& stages, arena const& memory, item const& step, void* strea
              where,
              given.in(),
              given.out());
-    if constexpr (can_announce_gradients<Stage>)
-      if (step.completes_stage)
-        stage.gradients_ready(where);
+    announce(stage, step, where);
   });
   return goes_on;
 }
@@ -353,9 +339,8 @@ void finish_item(Stages& stages, arena const& memory, item const& step, bool aba
       context where = given.where();
       where.abandoned = abandoned;
       stage.finish_pass(step.work.kind, where, given.in(), given.out());
-      if constexpr (can_announce_gradients<Stage>)
-        if (step.completes_stage && !abandoned)
-          stage.gradients_ready(where);
+      if (!abandoned)
+        announce(stage, step, where);
     }
   });
 }
@@ -366,7 +351,7 @@ template <class Stages>
 [[nodiscard]] bool runs_as_one(Stages& stages, plan const& work, std::span<item const> pair) {
   if (pair.size() != 2)
     return false;
-  ordered_pair const halves(work, pair);
+  ordered_pair const halves = in_order(work, pair);
   bool can = false;
   (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage&) {
     (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other&) {
@@ -396,20 +381,21 @@ void run_composite(Stages& stages,
                    std::span<item const> pair,
                    pair_streams const& on,
                    Join join) {
-  ordered_pair const halves(memory.work, pair);
-  handed const given_first(memory, halves.first, on.first);
-  handed const given_second(memory, halves.second, on.second);
-  auto const half_of = [](item const& step, handed const& given) -> half_of_pair {
-    return {step, {given.where(), given.in(), given.out()}};
-  };
-  half_of_pair const first = half_of(halves.first, given_first);
-  half_of_pair const second = half_of(halves.second, given_second);
+  ordered_pair const halves = in_order(memory.work, pair);
+  handed const first(memory, halves.first, on.first);
+  handed const second(memory, halves.second, on.second);
   (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage& stage) {
     (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other& other) {
-      run_halves(stage, other, halves.whole, first, second);
+      run_halves(stage,
+                 other,
+                 halves,
+                 {first.where(), first.in(), first.out()},
+                 {second.where(), second.in(), second.out()});
       join();
-      announce(stage, first, on.first);
-      announce(other, second, on.first);
+      announce(stage, halves.first, first.where());
+      context after_both = second.where();
+      after_both.stream = on.first;
+      announce(other, halves.second, after_both);
     });
   });
 }
