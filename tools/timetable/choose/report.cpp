@@ -89,23 +89,11 @@ void append_heading(std::string& out, choose_command const& asked) {
     out, ", ", rounded(static_cast<double>(model.parameters()) / 1e9, 2), "e9 parameters\n");
   pp::append(out, asked.devices, " devices of ", asked.setup.tensor, " x ", asked.gpu_name);
   if (asked.lengths.empty())
-    pp::append(out,
-               ", ",
-               asked.microbatches,
-               " microbatches of ",
-               asked.setup.sequences,
-               " x ",
-               asked.setup.sequence,
-               " tokens, ");
+    pp::append(out, ", ", asked.microbatches, " microbatches of ", asked.setup.sequences, " x ");
   else
-    pp::append(out,
-               ", ",
-               asked.lengths.size(),
-               " sequences, ",
-               static_cast<std::int64_t>(asked.tokens()),
-               " tokens, the longest ",
-               asked.setup.sequence,
-               ", ");
+    pp::append(
+      out, ", ", asked.lengths.size(), " sequences, ", asked.tokens(), " tokens, the longest ");
+  pp::append(out, asked.setup.sequence, asked.lengths.empty() ? " tokens, " : ", ");
   pp::append(out, rounded(asked.memory_gb, 3), " GB per GPU\n");
   if (asked.gpus.size() > 1 && !asked.capped)
     out +=

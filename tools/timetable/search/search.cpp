@@ -355,15 +355,8 @@ std::string call_of(command const& asked, std::int64_t moves) {
   return out;
 }
 
-char const* word_of(pp::placement where) {
-  switch (where) {
-  case pp::placement::looped: return "looped";
-  case pp::placement::wave: return "wave";
-  case pp::placement::bidirectional: return "bidirectional";
-  case pp::placement::custom: break; // search and choose have none
-  }
-  return "";
-}
+//! In the order of `placement`; search and choose have none without a name.
+constexpr char const* placements[] = {"looped", "wave", "bidirectional"};
 
 //! The order as a C++ type, with its plan.
 //! @param call the words that it follows from
@@ -423,7 +416,7 @@ void append_order_type(std::string& out, pp::dynamic_timetable const& table) {
   pp::append(out, extents.devices, " devices and ", extents.microbatches, " microbatches; \"\n");
   out += "                                  \"search another one for others\");\n";
   pp::append(out, "    return {p, m, ", extents.chunks, ", ", extents.stages_per_device);
-  pp::append(out, ", pipelining::placement::", word_of(extents.where), "};\n");
+  pp::append(out, ", pipelining::placement::", placements[static_cast<int>(extents.where)], "};\n");
   out += "  }\n"
          "  static constexpr void\n"
          "  order(pipelining::shape const&, int device, pipelining::row_writer& row) {\n"
