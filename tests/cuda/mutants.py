@@ -42,26 +42,26 @@ MUTANTS = [
      "board.leave(index, board.stream_at(board.stream_count() - 1));"),
     # With a plus, so that no later edit finds its text in the new one: each would double what stands there.
     ("copy out before the pass has ended", EXECUTE, "device.wait_for(wait, step);",
-     "if (!is_copy(*work.over.declared, step) || work.use_at(slot_place::outputs, step).of != slot_class::host_activation) device.wait_for(+wait, step);"),
+     "if (!is_copy(work.over.declared, step) || work.use_at(slot_place::outputs, step).of != slot_class::host_activation) device.wait_for(+wait, step);"),
     ("read what is copied in before it has come", EXECUTE, "device.wait_for(wait, step);",
      "item const& before = steps[static_cast<std::size_t>(wait)];\n"
-     "if (is_copy(*work.over.declared, step) || !is_copy(*work.over.declared, before) || work.use_at(slot_place::outputs, before).of == slot_class::host_activation)\n"
+     "if (is_copy(work.over.declared, step) || !is_copy(work.over.declared, before) || work.use_at(slot_place::outputs, before).of == slot_class::host_activation)\n"
      "  device.wait_for(+wait, step);"),
     ("write what is copied out before it has left", EXECUTE, "device.wait_for(wait, step);",
      "item const& before = steps[static_cast<std::size_t>(wait)];\n"
-     "if (is_copy(*work.over.declared, step) || !is_copy(*work.over.declared, before) || work.use_at(slot_place::outputs, before).of != slot_class::host_activation)\n"
+     "if (is_copy(work.over.declared, step) || !is_copy(work.over.declared, before) || work.use_at(slot_place::outputs, before).of != slot_class::host_activation)\n"
      "  device.wait_for(+wait, step);"),
     ("copy in before it has been copied out and asked for", EXECUTE, "device.wait_for(wait, step);",
-     "if (!is_copy(*work.over.declared, step) || work.use_at(slot_place::outputs, step).of == slot_class::host_activation) device.wait_for(+wait, step);"),
+     "if (!is_copy(work.over.declared, step) || work.use_at(slot_place::outputs, step).of == slot_class::host_activation) device.wait_for(+wait, step);"),
     ("take a host slot before it is free", EXECUTE, "device.wait_for(wait, step);",
-     "if (!is_copy(*work.over.declared, step) || !is_copy(*work.over.declared, steps[static_cast<std::size_t>(wait)]) ||\n"
+     "if (!is_copy(work.over.declared, step) || !is_copy(work.over.declared, steps[static_cast<std::size_t>(wait)]) ||\n"
      "    work.use_at(slot_place::outputs, step).of != slot_class::host_activation) device.wait_for(+wait, step);"),
     ("gather before it has been asked for, or into a slot that is in use", EXECUTE, "device.wait_for(wait, step);",
-     "if ((*work.over.declared)[step.work.kind].calls != stage_call::gather_weights) device.wait_for(+wait, step);"),
+     "if (work.over.declared[step.work.kind].calls != stage_call::gather_weights) device.wait_for(+wait, step);"),
     ("use weights before they have been gathered", EXECUTE, "device.wait_for(wait, step);",
-     "if ((*work.over.declared)[step.work.kind].calls != stage_call::use_weights) device.wait_for(+wait, step);"),
+     "if (work.over.declared[step.work.kind].calls != stage_call::use_weights) device.wait_for(+wait, step);"),
     ("scatter before the last gradient", EXECUTE, "device.wait_for(wait, step);",
-     "if ((*work.over.declared)[step.work.kind].calls != stage_call::scatter_gradients) device.wait_for(+wait, step);"),
+     "if (work.over.declared[step.work.kind].calls != stage_call::scatter_gradients) device.wait_for(+wait, step);"),
     ("copy from the first slot", DEVICE, "memory.input_of(step).data,",
      "memory.at([&] {\n      auto from = memory.work.use_at(rooms::slot_place::inputs, step);\n"
      "      from.index = PLANTED ? 0 : from.index;\n      return from;\n    }()).data,"),
