@@ -18,6 +18,11 @@ BUGS = {
     "a pick above the limit": ("lowered", "pp::memory_choice::within(points_of(found), asked.memory_gb)",
                                "pp::memory_choice::within(points_of(found), asked.memory_gb * 1.02)",
                                "test_random_models_keep_any_limit_on_2_to_16_devices"),
+    "too large where it fits": ("too_large", "return {most.least * (1 - rounding),", "return {most.least * 1.2,",
+                                "test_one_screen_says_of_what_it_leaves_out_what_all_rows_say"),
+    "a bound above the best schedule": ("too_large", "one.bound = std::min(one.bound, least * (1 - 1e-9));",
+                                        "one.bound = std::min(one.bound, least * 1.5);",
+                                        "test_one_screen_says_of_what_it_leaves_out_what_all_rows_say"),
 }
 
 
@@ -34,6 +39,10 @@ def write(root, out):
         declared = re.match(r"(double held) = (.*);$", good)
         if declared:
             chosen = f'double held = planted("{bug}") ? 0 : {declared[2]};'
+        elif good.startswith("return"):
+            chosen = f'if (planted("{bug}"))\n    {bad} most.most}};\n  {good}'
+        elif good.endswith(";"):
+            chosen = f'if (planted("{bug}"))\n      {bad}\n    else\n      {good}'
         else:
             chosen = f'(planted("{bug}") ? {bad} : {good})'
         sources[source] = sources[source].replace(good, chosen)

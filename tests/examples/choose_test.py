@@ -235,7 +235,7 @@ class Choice(unittest.TestCase):
             self.assertIn(f"with {after['schedule']}: ", tight)
 
     def test_one_screen_says_of_what_it_leaves_out_what_all_rows_say(self):
-        """Orders that sweeps have made are searched only with --all."""
+        """What is too large whatever its times is simulated only with --all."""
         wide = ("--model", "gpt-7b", "--sequence", 16384, "--gpu", "h100", "--devices", 4, "--microbatches", 12, *unsearched())
         moved = ("--model", "qwen3-30b-a3b", "--sequence", 4096, "--gpu", "h100", "--devices", 6, "--microbatches", 24,
                  *unsearched())  # layers move, and the pick is faster than some that are too large then

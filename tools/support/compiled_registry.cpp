@@ -8,6 +8,7 @@ template std::span<named_schedule const> named_schedules<published_schedules>();
 template named_schedule const& find_schedule<published_schedules>(std::string_view);
 template std::string written_type<published_schedules>(schedule_choice const&);
 template shape arrange<published_schedules>(schedule_choice const&);
+template pipeline arrange_pipeline<published_schedules>(schedule_choice const&);
 template std::optional<int> least_microbatches<published_schedules>(schedule_choice);
 template shape shown_extents<published_schedules>(schedule_choice const&);
 template device_orders plain_orders<published_schedules>(schedule_choice const&, any_cost const&);

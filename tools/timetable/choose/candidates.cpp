@@ -80,17 +80,6 @@ int frozen_stages(choose_command const& asked, std::vector<int> const& layers) {
   return count;
 }
 
-//! A trial with its names, extents and chunks.
-candidate without_layers(choose_command const& asked, trial const& what) {
-  candidate one;
-  one.choice = what.choice;
-  one.sequences = what.sequences;
-  one.label = label_of(what);
-  one.extents = arrange(what.choice);
-  one.chunk_lengths = chunk_lengths_of(asked, one.sequences.get(), one.extents.chunks);
-  return one;
-}
-
 //! A candidate with these layers.
 //! @throws std::invalid_argument where it is to have copies to the host, but has none.
 evaluated with_layers(choose_command const& asked,
@@ -173,99 +162,26 @@ std::string so_far(candidates const& found) {
   return "";
 }
 
-//! What the text names of the candidates so far, of those that can be run.
-struct named_so_far {
-  double fastest = HUGE_VAL; //!< that fits
-  double fourth = HUGE_VAL;  //!< time of those that fit
-  double whole = HUGE_VAL;   //!< fastest that fits with whole sequences, and needs no search
-  double sure = HUGE_VAL;    //!< fastest of which published runs say that it fits
-  double least = HUGE_VAL;   //!< memory
-  double next = HUGE_VAL;    //!< memory of what is faster than all that fits
-
-  named_so_far(choose_command const& asked, candidates const& found, candidate const* but) {
-    std::vector<double> times;
-    auto const counts = [&](candidate const& one) { return one.cannot.empty() && &one != but; };
-    for (candidate const& each : found.all) {
-      if (!counts(each))
-        continue;
-      least = std::min(least, each.gigabytes);
-      if (surely_fits(asked, each))
-        sure = std::min(sure, each.seconds);
-      if (each.gigabytes > asked.memory_gb)
-        continue;
-      times.push_back(each.seconds);
-      if (!each.choice.swept && each.extents.chunks == 1)
-        whole = std::min(whole, each.seconds);
-    }
-    std::sort(times.begin(), times.end());
-    times.erase(std::unique(times.begin(), times.end()), times.end());
-    if (!times.empty())
-      fastest = times.front();
-    if (times.size() >= 4)
-      fourth = std::max(times[3], fastest * (1 + pp::memory_choice::equal));
-    for (candidate const& each : found.all)
-      if (counts(each) && each.gigabytes > asked.memory_gb && each.seconds < fastest)
-        next = std::min(next, each.gigabytes);
-  }
-};
-
-//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
-//! that fit, as the fastest with whole sequences, or for its memory, where nothing that takes as
-//! little is as fast.
-bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
-  // Searches have saved 29 % of an order between shards, 18 % of others.
-  double const most_gain = one.choice.has_shards() ? 0.3 : 0.2;
-  candidate smaller = one;
-  smaller.gigabytes *= 1 - most_gain; // of memory, too
-  named_so_far const named(asked, found, &one);
-  double const least = std::max(one.bound, one.seconds * (1 - most_gain));
-  if (smaller.gigabytes <= asked.memory_gb &&
-      (least <= named.fourth || (one.extents.chunks == 1 && least < named.whole)))
-    return true;
-  bool const makes_room = least < named.fastest && one.choice.adapted == adapter::none;
-  bool const more_memory = least < named.fastest && smaller.gigabytes < named.next;
-  bool const surest = surely_fits(asked, smaller) && least < named.sure;
-  return (makes_room || more_memory || surest || smaller.gigabytes <= named.least) &&
-         std::none_of(found.all.begin(), found.all.end(), [&](candidate const& each) {
-           return each.cannot.empty() && &each != &one && each.gigabytes <= one.gigabytes &&
-                  each.seconds <= least;
-         });
-}
-
 //! Searches for the orders that sweeps have made, as far as that can change what is shown.
 //! @return whether there was one
 bool search_orders(choose_command const& asked, progress_line& line, candidates& found) {
   std::vector<std::size_t> const swept = numbers_of(
     found,
-    [](candidate const& one) { return one.choice.swept && one.cannot.empty(); },
+    [](candidate const& one) { return one.judged && one.choice.swept && one.cannot.empty(); },
     &candidate::seconds);
-  std::vector<trial> trials;
-  for (std::size_t const i : swept) {
-    trials.push_back({found.all[i].choice, found.all[i].sequences});
-    trials.back().choice.swept = false;
-  }
   std::string const best = so_far(found);
-  int const before = found.searched;
-  take_in_order(
-    swept.size(),
-    ahead_of(asked, 2),
-    [&](std::size_t k) { return may_be_shown(asked, found.all[swept[k]], found); },
-    [&](std::size_t k) {
-      line.say(best + "searching for the order of " + label_of(trials[k]));
-      return evaluate(asked, trials[k], *found.orders);
+  int const searched = evaluate_anew(
+    asked,
+    swept,
+    [&](candidate const& one) { return may_be_shown(asked, one, found); },
+    [&](trial one) {
+      line.say(best + "searching for the order of " + label_of(one));
+      one.choice.swept = false;
+      return evaluate(asked, one, *found.orders);
     },
-    [&](std::size_t k, std::future<evaluated> made) {
-      ++found.searched;
-      try {
-        add_candidate(asked, made.get(), found);
-        found.all[swept[k]] = std::move(found.all.back());
-        found.all.pop_back();
-      } catch (std::invalid_argument const& error) { // activations idle for too short in it
-        found.all[swept[k]].choice.swept = false;
-        found.all[swept[k]].cannot = error.what();
-      }
-    });
-  return found.searched > before;
+    found);
+  found.searched += searched;
+  return searched > 0;
 }
 
 //! The stages of the devices that have not enough memory, one more of each: what its first stage
@@ -328,15 +244,16 @@ void add_relieved(choose_command const& asked, progress_line& line, candidates& 
   }
 }
 
-//! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
-evaluated evaluate_swept(choose_command const& asked, trial one, made_orders& orders) {
-  if (one.choice.swept)
-    try {
-      return evaluate(asked, one, orders);
-    } catch (std::invalid_argument const&) {
-      one.choice.swept = false;
-    }
-  return evaluate(asked, one, orders);
+//! Evaluates a trial, or says only whether it fits.
+evaluated evaluate_first(choose_command const& asked, trial const& one, made_orders& orders) {
+  try {
+    if (!asked.experts) // whose orders have other passes
+      if (std::optional<candidate> known = without_times(asked, one.choice, orders))
+        return {std::move(*known), {}};
+  } catch (std::invalid_argument const&) {
+    // It says so again, or another order of its schedule can have its adapter.
+  }
+  return evaluate_swept(asked, one, orders);
 }
 
 //! What there is to look at for sequences of one length.
@@ -423,6 +340,16 @@ void measure(choose_command const& asked,
   one.bound = pp::least_times(table.over, hidden, options).makespan.least();
 }
 
+candidate without_layers(choose_command const& asked, trial const& what) {
+  candidate one;
+  one.choice = what.choice;
+  one.sequences = what.sequences;
+  one.label = label_of(what);
+  one.extents = arrange(what.choice);
+  one.chunk_lengths = chunk_lengths_of(asked, one.sequences.get(), one.extents.chunks);
+  return one;
+}
+
 evaluated evaluate(choose_command const& asked,
                    trial const& what,
                    made_orders& made,
@@ -440,6 +367,94 @@ evaluated evaluate(choose_command const& asked,
   return cut_at_experts(asked, std::move(whole), cost, alike);
 }
 
+named_so_far::named_so_far(choose_command const& asked,
+                           candidates const& found,
+                           candidate const* but) {
+  std::vector<double> times;
+  auto const counts = [&](candidate const& one) {
+    return one.judged && one.cannot.empty() && &one != but;
+  };
+  for (candidate const& each : found.all) {
+    if (!counts(each))
+      continue;
+    least = std::min(least, each.gigabytes);
+    if (surely_fits(asked, each))
+      sure = std::min(sure, each.seconds);
+    if (each.gigabytes > asked.memory_gb)
+      continue;
+    times.push_back(each.seconds);
+    if (!each.choice.swept && each.extents.chunks == 1)
+      whole = std::min(whole, each.seconds);
+  }
+  std::sort(times.begin(), times.end());
+  times.erase(std::unique(times.begin(), times.end()), times.end());
+  if (!times.empty())
+    fastest = times.front();
+  if (times.size() >= 4)
+    fourth = std::max(times[3], fastest * (1 + pp::memory_choice::equal));
+  for (candidate const& each : found.all)
+    if (counts(each) && each.gigabytes > asked.memory_gb && each.seconds < fastest)
+      next = std::min(next, each.gigabytes);
+}
+
+bool may_be_shown(choose_command const& asked, candidate const& one, candidates const& found) {
+  // Searches have saved 29 % of an order between shards, 18 % of others.
+  double const most_gain = one.choice.has_shards() ? 0.3 : 0.2;
+  candidate smaller = one;
+  smaller.gigabytes *= 1 - most_gain; // of memory, too
+  named_so_far const named(asked, found, &one);
+  double const least = std::max(one.bound, one.seconds * (1 - most_gain));
+  if (smaller.gigabytes <= asked.memory_gb &&
+      (least <= named.fourth || (one.extents.chunks == 1 && least < named.whole)))
+    return true;
+  bool const makes_room = least < named.fastest && one.choice.adapted == adapter::none;
+  bool const more_memory = least < named.fastest && smaller.gigabytes < named.next;
+  bool const surest = surely_fits(asked, smaller) && least < named.sure;
+  return (makes_room || more_memory || surest || smaller.gigabytes <= named.least) &&
+         std::none_of(found.all.begin(), found.all.end(), [&](candidate const& each) {
+           return each.judged && each.cannot.empty() && &each != &one &&
+                  each.gigabytes <= one.gigabytes && each.seconds <= least;
+         });
+}
+
+int evaluate_anew(choose_command const& asked,
+                  std::span<std::size_t const> numbers,
+                  std::function<bool(candidate const&)> const& wanted,
+                  std::function<evaluated(trial const&)> const& evaluate,
+                  candidates& found) {
+  int count = 0;
+  std::vector<trial> trials;
+  for (std::size_t const i : numbers)
+    trials.push_back({found.all[i].choice, found.all[i].sequences});
+  take_in_order(
+    numbers.size(),
+    ahead_of(asked, 2),
+    [&](std::size_t k) { return wanted(found.all[numbers[k]]); },
+    [&](std::size_t k) { return evaluate(trials[k]); },
+    [&](std::size_t k, std::future<evaluated> made) {
+      ++count;
+      try {
+        add_candidate(asked, made.get(), found);
+        found.all[numbers[k]] = std::move(found.all.back());
+        found.all.pop_back();
+      } catch (std::invalid_argument const& error) { // activations idle for too short in it
+        found.all[numbers[k]].choice.swept = false;
+        found.all[numbers[k]].cannot = error.what();
+      }
+    });
+  return count;
+}
+
+evaluated evaluate_swept(choose_command const& asked, trial one, made_orders& orders) {
+  if (one.choice.swept)
+    try {
+      return evaluate(asked, one, orders);
+    } catch (std::invalid_argument const&) {
+      one.choice.swept = false;
+    }
+  return evaluate(asked, one, orders);
+}
+
 candidates evaluate_all(choose_command const& asked) {
   std::vector<trial> const trials =
     asked.lengths.empty() ? trials_of(asked) : trials_of_lengths(asked);
@@ -455,7 +470,10 @@ candidates evaluate_all(choose_command const& asked) {
     trials.size(),
     ahead_of(asked, 12),
     [](std::size_t) { return true; },
-    [&](std::size_t i) { return evaluate_swept(asked, trials[i], orders); },
+    [&](std::size_t i) {
+      return shows_few(asked) ? evaluate_first(asked, trials[i], orders)
+                              : evaluate(asked, trials[i], orders);
+    },
     [&](std::size_t i, std::future<evaluated> coming) {
       std::string const label = label_of(trials[i]);
       line.say(std::to_string(i) + " of " + std::to_string(trials.size()) + ", " + so_far(result) +
@@ -477,8 +495,11 @@ candidates evaluate_all(choose_command const& asked) {
     longest);
   if (!asked.lengths.empty())
     add_groups(asked, line, result);
-  while (shows_few(asked) && search_orders(asked, line, result)) {
-  }
+  if (shows_few(asked))
+    do
+      while (!asked.experts && judge_named(asked, result)) {
+      }
+    while (search_orders(asked, line, result));
   add_relieved(asked, line, result);
   line.end();
   search_from(asked, std::move(starts), result);

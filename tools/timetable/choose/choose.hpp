@@ -122,6 +122,7 @@ struct candidate {
   std::vector<int> chunk_lengths; //!< [C]
   double seconds = 0;             //!< makespan
   double ranked = 0;              //!< what it is compared by: makespan, or its 95th percentile
+  bool judged = true;             //!< false: bounds stand for its times and its memory
   double bubble = 0;              //!< share of the span
   double bound = 0;               //!< no order on this placement with this memory takes less
   double gigabytes = 0; //!< of the device with the least room, as a share of the largest memory
@@ -146,7 +147,8 @@ struct candidates {
   std::vector<std::string> refused;         //!< label: reason
   double fastest = HUGE_VAL;                //!< of those that fit and can be run
   std::int64_t kept_passes = 0;             //!< of their timetables
-  int searched = 0;                         //!< how many were, after sweeps
+  int simulated = 0;                        //!< how many were
+  int searched = 0;                         //!< of these, after sweeps
   std::map<std::string, std::string> known; //!< why schedules, adapters and stages cannot be run
   std::shared_ptr<made_orders> orders = std::make_shared<made_orders>(); //!< of all of them
 };
@@ -207,9 +209,54 @@ struct evaluated {
                                  made_orders& made,
                                  std::vector<int> const& cut = {});
 
+//! A trial with its names, extents and chunks. @throws std::invalid_argument as `evaluate` does
+[[nodiscard]] candidate without_layers(choose_command const& asked, trial const& one);
+
 //! The layers of its stages that may be best. @throws as `cuts_of_layers` does
 [[nodiscard]] std::vector<std::vector<int>> cuts_of(choose_command const& asked,
                                                     candidate const& one);
+
+//! Evaluates a choice; where its order by sweeps cannot have its adapter, the searched one.
+[[nodiscard]] evaluated evaluate_swept(choose_command const& asked, trial one, made_orders& orders);
+
+//! Puts candidates in their place that are evaluated anew: `evaluate(trial)`, on any thread, as
+//! long as they are wanted when their turn comes.
+//! @return how many were
+int evaluate_anew(choose_command const& asked,
+                  std::span<std::size_t const> numbers,
+                  std::function<bool(candidate const&)> const& wanted,
+                  std::function<evaluated(trial const&)> const& evaluate,
+                  candidates& found);
+
+//! What the text names of the candidates so far, of those that are judged and can be run.
+struct named_so_far {
+  double fastest = HUGE_VAL; //!< that fits
+  double fourth = HUGE_VAL;  //!< time of those that fit
+  double whole = HUGE_VAL;   //!< fastest that fits with whole sequences, and needs no search
+  double sure = HUGE_VAL;    //!< fastest of which published runs say that it fits
+  double least = HUGE_VAL;   //!< memory
+  double next = HUGE_VAL;    //!< memory of what is faster than all that fits
+
+  named_so_far(choose_command const& asked, candidates const& found, candidate const* but);
+};
+
+//! Whether one whose order was made by sweeps may be shown once it is searched: among the fastest
+//! that fit, as the fastest with whole sequences, or for its memory, where nothing that takes as
+//! little is as fast.
+[[nodiscard]] bool
+may_be_shown(choose_command const& asked, candidate const& one, candidates const& found);
+
+//! A candidate that is too large with each of its cuts, as its order shows without times, or one
+//! with shards that fits with each: not judged. Nothing where times decide.
+[[nodiscard]] std::optional<candidate>
+without_times(choose_command const& asked, schedule_choice const& choice, made_orders& made);
+
+//! Whether model or user need more than a plain plan.
+[[nodiscard]] bool needs_more(choose_command const& asked);
+
+//! Evaluates those that are not judged and that the text may name.
+//! @return whether there was one
+bool judge_named(choose_command const& asked, candidates& found);
 
 //! The same of schedules whose weights do not stay on a device, and of SlimPipe's exchange; not of
 //! HelixPipe, which is a pipeline of stages.
@@ -239,6 +286,9 @@ struct evaluated {
 //! Where a choice has bytes of devices, gives it those of its stages as they are cut.
 //! @pre a chunk and a stage on each device
 void give_bytes(choose_command const& asked, candidate& one);
+
+//! The copies of a stage that a device has: two where both ways go through it.
+[[nodiscard]] int copies_on(pp::timetable_view table, int stage, int device);
 
 //! Bytes that a device and its host hold at most.
 struct held_at_once {

@@ -112,16 +112,20 @@ int extras_of(schedule_choice const& choice) {
   return count;
 }
 
-//! Whether model or user need more than a plain plan.
+} // namespace
+
 bool needs_more(choose_command const& asked) {
   return asked.model.tied || asked.tied || asked.clip || asked.experts || asked.frozen > 0 ||
          asked.model.modules > 0;
 }
 
-} // namespace
-
 void add_candidate(choose_command const& asked, evaluated const& made, candidates& found) {
   candidate one = made.what;
+  if (!one.judged) {
+    found.all.push_back(std::move(one));
+    return;
+  }
+  ++found.simulated;
   one.order = hash_of(made.table);
   if (one.groups.empty() && one.cannot.empty() && needs_more(asked)) {
     std::string const kind = kind_of(asked, one);
@@ -185,6 +189,7 @@ std::vector<pp::choice_point> points_of(candidates const& found) {
 
 pp::memory_choice choose_lowered(choose_command const& asked, candidates& found) {
   for (;;) {
+    (void)judge_named(asked, found);
     pp::memory_choice const choice = pp::memory_choice::within(points_of(found), asked.memory_gb);
     if (!choice.pick)
       return choice;

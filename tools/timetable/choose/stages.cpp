@@ -170,15 +170,6 @@ pp::cost_table costs_of_passes(choose_command const& asked, candidate const& one
   return cost;
 }
 
-//! The copies of a stage that a device has: two where both ways go through it.
-int copies_on(pp::timetable_view table, int stage, int device) {
-  pp::shape const& extents = table.over.extents;
-  bool const first_way = pp::device_of(table, stage, 0) == device;
-  bool const other_way = extents.where == pp::placement::bidirectional &&
-                         pp::device_of(table, stage, extents.microbatches - 1) == device;
-  return first_way + other_way;
-}
-
 } // namespace
 
 part_times times_of_parts(choose_command const& asked, pp::gpu const& on, bool exchanges) {
@@ -362,6 +353,14 @@ void give_bytes(choose_command const& asked, candidate& one) {
     memory.activation.push_back(static_cast<double>(each.activation));
     memory.resident.push_back(static_cast<double>(each.resident()));
   }
+}
+
+int copies_on(pp::timetable_view table, int stage, int device) {
+  pp::shape const& extents = table.over.extents;
+  bool const first_way = pp::device_of(table, stage, 0) == device;
+  bool const other_way = extents.where == pp::placement::bidirectional &&
+                         pp::device_of(table, stage, extents.microbatches - 1) == device;
+  return first_way + other_way;
 }
 
 void count_devices(choose_command const& asked,

@@ -430,6 +430,11 @@ template <class Rows = published_schedules>
 template <class Rows = published_schedules>
 [[nodiscard]] shape arrange(schedule_choice const& choice);
 
+//! The pipeline of a choice in its adapter, without orders.
+//! @pre its stages stay on their devices. @throws std::invalid_argument as `arrange` does
+template <class Rows = published_schedules>
+[[nodiscard]] pipeline arrange_pipeline(schedule_choice const& choice);
+
 //! The smallest number of microbatches that a choice can have, with its devices and options; none
 //! where no number up to four times the devices will do.
 template <class Rows = published_schedules>

@@ -356,6 +356,14 @@ shape arrange(schedule_choice const& choice) {
 }
 
 template <class Rows>
+pipeline arrange_pipeline(schedule_choice const& choice) {
+  (void)arrange<Rows>(choice); // refuses what the schedule cannot have
+  return detail::with_adapted<Rows>(choice, [&choice](auto const& schedule) {
+    return pipelining::detail::arranged_pipeline(schedule, {choice.devices, choice.microbatches});
+  });
+}
+
+template <class Rows>
 shape shown_extents(schedule_choice const& choice) {
   shape const extents = arrange<Rows>(choice);
   schedule_traits const& traits = find_schedule<Rows>(choice.name).traits;
