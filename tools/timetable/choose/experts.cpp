@@ -306,18 +306,23 @@ private:
     double const kept = bytes.attention + bytes.experts;
     double const copy = kept > 0 ? of.copy_seconds(layer, all.length) / kept : 0;
     times result{};
+    static constexpr auto of_experts = [] {
+      std::array<bool, std::tuple_size_v<decltype(times::of)>> by_kind{};
+      for (std::size_t kind = 0; kind < by_kind.size(); ++kind)
+        by_kind[kind] = std::string_view(layer_bytes::kinds.word(static_cast<pp::pass_kind>(kind)))
+                          .find("expert") != std::string_view::npos;
+      return by_kind;
+    }();
     for (std::size_t kind = 0; kind < result.of.size(); ++kind) {
       pp::kind_of_pass const& declared = layer_bytes::kinds[static_cast<pp::pass_kind>(kind)];
-      bool const of_experts =
-        std::string_view(declared.word.c_str()).find("expert") != std::string_view::npos;
       pp::role const is = declared.is == pp::role::again ? pp::role::forward : declared.is;
       double const before = is == pp::role::weights ? experts : experts + message;
       result.of[kind] =
         is == pp::role::mark          ? 0
-        : is == pp::role::copy        ? copy * (of_experts ? bytes.experts : bytes.attention)
+        : is == pp::role::copy        ? copy * (of_experts[kind] ? bytes.experts : bytes.attention)
         : is == pp::role::communicate ? message / 2
-        : of_experts                  ? experts
-                     : of.pass_seconds(layer, pp::training.kind_with(is), all) - before;
+        : of_experts[kind]            ? experts
+                           : of.pass_seconds(layer, pp::training.kind_with(is), all) - before;
     }
     return result;
   }
