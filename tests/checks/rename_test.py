@@ -38,6 +38,8 @@ NAMES = [
     ("void go(pp::threads const& own, pp::mpi_ranks over, pp::cuda::streams on) { on.deadline = pp::threads{}.deadline; }",
      "void go(pp::thread_options const& own, pp::mpi_options over, pp::cuda::stream_options on) "
      "{ on.deadline = pp::thread_options{}.deadline; }"),
+    ("int items(pp::plan_view work); int lanes(pp::plan_view const& work, int device);",
+     "int items(pp::plan const& work); int lanes(pp::plan const& work, int device);"),
     ("pp::bound_options how; pp::exact_options options; auto bytes = pp::predict_bytes(model, setup, content[0], lengths);",
      "pp::time_bounds::options how; pp::exact_order::options options; "
      "auto bytes = pp::prediction{model, setup}.bytes(content[0], lengths);"),
