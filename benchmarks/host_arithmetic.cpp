@@ -95,10 +95,24 @@ void measure_product(std::int64_t tokens, std::int64_t inner, std::int64_t colum
   std::vector<float> y(static_cast<std::size_t>(tokens * columns));
   std::vector<float> gradient(w.size());
   double const peak_before = measure_peak();
-  double const forward = best_seconds(
-    15, [&] { gpt::add_product(y.data(), columns, x.data(), w.data(), tokens, inner, columns); });
-  double const backward = best_seconds(15, [&] {
-    gpt::add_outer_products(gradient.data(), x.data(), y.data(), columns, tokens, inner, columns);
+  namespace attention = pipelining::attention;
+  double const forward = best_seconds(15, [&] {
+    attention::add_product<float>(gpt::vectors(),
+                                  {y.data(), columns},
+                                  {x.data(), inner, 1},
+                                  {w.data(), columns},
+                                  tokens,
+                                  inner,
+                                  columns);
+  });
+  double const backward = best_seconds(15, [&] { // transposed(x) times y, last token first
+    attention::add_product<float>(gpt::vectors(),
+                                  {gradient.data(), columns},
+                                  {x.data() + (tokens - 1) * inner, 1, -inner},
+                                  {y.data() + (tokens - 1) * columns, -columns},
+                                  inner,
+                                  tokens,
+                                  columns);
   });
   double const work = 2e-9 * static_cast<double>(tokens * inner * columns);
   std::printf("{\"what\": \"product\", \"shape\": \"%lld x %lld x %lld\", \"forward\": %.1f, "

@@ -488,8 +488,10 @@ constexpr void complete_passes(data_uses const& uses, program& work, int lanes) 
     item& step = work.items[i];
     if (step.what != operation::run || step.about != subject::pass)
       continue;
-    int const engine_row = declared.engine_row[static_cast<int>(declared[step.work.kind].on)];
-    step.lane = engine_row > 0 ? lanes + engine_row - 1 : nothing;
+    if (declared.engines > 1) {
+      int const engine_row = declared.engine_row[static_cast<int>(declared[step.work.kind].on)];
+      step.lane = engine_row > 0 ? lanes + engine_row - 1 : nothing;
+    }
     if (uses.completes[index_of(step.work.kind)])
       step.completes_stage = !std::exchange(seen[step.work.stage], true);
   }

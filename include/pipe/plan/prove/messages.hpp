@@ -263,12 +263,13 @@ misfit(plan const& work, item const& step, int device, item const& other, int pe
       mine.number != theirs.number || step.about != other.about ||
       (step.about == subject::pass && step.work != other.work))
     return proof::rule::unmatched;
-  if (work.uses_of(step)[0].bytes != work.uses_of(other)[0].bytes)
+  if (work.uses.data()[step.first_use].bytes != work.uses.data()[other.first_use].bytes)
     return proof::rule::sizes_differ;
   if (theirs.sequence != mine.sequence)
     return proof::rule::fifo_differs;
-  return work.exchange_at(other) == work.exchange_at(step) ? proof::rule::none
-                                                           : proof::rule::bad_group;
+  return work.exchanges.empty() || work.exchange_at(other) == work.exchange_at(step)
+           ? proof::rule::none
+           : proof::rule::bad_group;
 }
 
 //! Finds a fault in the messages of a device. Each has its other end at the peer, with the same

@@ -261,13 +261,14 @@ struct slot_check {
     begin(number);
     auto const steps = work.program_of(device);
     int const count = static_cast<int>(steps.size());
+    int const* const waits = work.waits.data();
     for (int first = 0; first < count && verdict;) {
       int const end = end_of_group(steps, first);
       int const stream = items[first].stream();
       clock.begin(stream, first);
       bool learned = false;
       for (int i = first; i < end; ++i)
-        for (int const wait : work.waits_of(items[i]))
+        for (int const wait : std::span(waits + items[i].first_wait, items[i].wait_count))
           clock.learn(stream, wait, items[wait].stream(), std::exchange(learned, true));
       clock.end(first, end, stream);
       known = clock.known(stream);
