@@ -247,8 +247,8 @@ void check_schedule(Schedule const& inner, pp::pipeline_size size) {
       left.erase(std::remove_if(left.begin(),
                                 left.end(),
                                 [&](entry const& one) {
-                                  return pp::detail::stands_between(at_once.over.declared,
-                                                                    one.what.kind) &&
+                                  return pp::detail::stands_between(
+                                           at_once.over.declared[one.what.kind]) &&
                                          one.what.kind != kind::copy_request;
                                 }),
                  left.end());

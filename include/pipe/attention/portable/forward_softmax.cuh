@@ -7,7 +7,7 @@
 #include <pipe/attention/kernel/kept_pairs.cuh>
 #include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel/warp_matrix.cuh>
-#include <pipe/attention/kernel_call.hpp>
+#include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/mask.hpp>
 #include <pipe/attention/portable/shared_tile.cuh>
 #include <pipe/attention/score.hpp>
@@ -113,36 +113,35 @@ struct softmax_state {
   }
 };
 
-//! The state of a block's queries before any key: nothing, or the (O, log-sum-exp) of other keys
-//! where these are carried in.
-template <int Tiles, int Dim, class Block>
-__device__ __forceinline__ void
-start_softmax(softmax_state<Tiles, Dim>& state, Block const& block, float factor) {
-  auto const& c = block.c;
+//! Starts from nothing, or from the (O, log-sum-exp) of other keys where these are carried in.
+template <int Tiles, int Dim, class Call>
+__device__ inline void start_softmax(softmax_state<Tiles, Dim>& state,
+                                     Call const& c,
+                                     pair_position block,
+                                     int first,
+                                     lane_place lane,
+                                     int rows,
+                                     float factor,
+                                     bool is_carried) {
   using element = std::remove_pointer_t<decltype(c.t.output.data)>;
-  int const batch = block.batch();
-  int const head = block.head();
-  int const first = block.first();
-  auto const here = block.place();
-  int const rows = block.rows();
-  bool const is_carried = !Block::is_split && c.p.from == carry::in;
 #pragma unroll
   for (int r = 0; r < Tiles; ++r) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      int const row = here.row + r * 16 + half * 8;
+      int const row = lane.row + r * 16 + half * 8;
       bool const carried = is_carried && row < rows;
-      float const lse = carried ? c.t.log_sum_exp.at(batch, head, first + row) : -INFINITY;
+      float const lse =
+        carried ? c.t.log_sum_exp.at(block.batch, block.head, first + row) : -INFINITY;
       bool const some = lse != -INFINITY;
       state.most[r][half] = some ? lse * log2_of_e / factor : -INFINITY;
-      state.sum[r][half] = some && here.column == 0 ? 1.0f : 0.0f;
+      state.sum[r][half] = some && lane.column == 0 ? 1.0f : 0.0f;
 #pragma unroll
       for (int n = 0; n < Dim / 8; ++n) {
         float2 before{0, 0};
         if (some) {
-          element const* const from = c.t.output.row(batch, first + row, head);
+          element const* const from = c.t.output.row(block.batch, first + row, block.head);
           before =
-            unpack<element>(*reinterpret_cast<std::uint32_t const*>(from + n * 8 + here.column));
+            unpack<element>(*reinterpret_cast<std::uint32_t const*>(from + n * 8 + lane.column));
         }
         state.sum_of_values[r][n][2 * half] = before.x;
         state.sum_of_values[r][n][2 * half + 1] = before.y;
@@ -151,22 +150,19 @@ start_softmax(softmax_state<Tiles, Dim>& state, Block const& block, float factor
   }
 }
 
-//! Divides by the sums and writes the log-sum-exp of the rows of a warp, and O, by way of shared
-//! memory, of which the warp uses its own rows. Of a part of the keys both go to scratch, in float.
-template <int Tiles, int Dim, class Block>
-__device__ __forceinline__ void
-finish_softmax(softmax_state<Tiles, Dim>& state, Block const& block, float factor) {
-  constexpr bool is_split = Block::is_split;
-  auto const& c = block.c;
+//! Divides by the sums and writes O and the log-sum-exp of the rows of a warp.
+//! @param tile shared memory for the rows of the block, of which the warp uses its own
+template <int Tiles, int Dim, class Call>
+__device__ inline void finish_softmax(softmax_state<Tiles, Dim>& state,
+                                      Call const& c,
+                                      pair_position block,
+                                      int first,
+                                      int warp_row,
+                                      int rows,
+                                      float factor,
+                                      unsigned char* tile,
+                                      int lane) {
   using element = std::remove_pointer_t<decltype(c.t.output.data)>;
-  int const batch = block.batch();
-  int const head = block.head();
-  int const first = block.first();
-  int const warp_row = block.warp_row();
-  int const rows = block.rows();
-  int const lane = block.lane();
-  auto const in_scratch =
-    ((block.part() * c.p.batch + batch) * c.p.heads + head) * c.p.query_length + first;
 #pragma unroll
   for (int r = 0; r < Tiles; ++r) {
 #pragma unroll
@@ -179,39 +175,53 @@ finish_softmax(softmax_state<Tiles, Dim>& state, Block const& block, float facto
         state.sum_of_values[r][n][2 * half] *= share;
         state.sum_of_values[r][n][2 * half + 1] *= share;
       }
-      auto const log_sum_exp = [&] {
-        return sum > 0 ? state.most[r][half] * factor * ln_of_2 + logf(sum) : -INFINITY;
-      };
-      if constexpr (!is_split) {
-        if (lane % 4 == 0 && row < rows) {
-          c.t.log_sum_exp.at(batch, head, first + row) = log_sum_exp();
+      if (lane % 4 == 0 && row < rows) {
+        c.t.log_sum_exp.at(block.batch, block.head, first + row) =
+          sum > 0 ? state.most[r][half] * factor * ln_of_2 + logf(sum) : -INFINITY;
+      }
+    }
+    std::uint32_t packed[Dim / 8][2];
+    pack_rows<element>(packed, state.sum_of_values[r]);
+    keep_rows<Dim>(tile, warp_row + r * 16, packed, lane);
+  }
+  __syncwarp();
+  store_rows<Tiles * 16, Dim>(tile,
+                              warp_row,
+                              c.t.output.row(block.batch, first, block.head),
+                              c.t.output.length_stride,
+                              rows,
+                              lane);
+}
+
+//! The same for a part of the keys: to scratch, in float.
+template <int Tiles, int Dim>
+__device__ inline void finish_split(softmax_state<Tiles, Dim>& state,
+                                    key_splits const& splits,
+                                    std::int64_t first_row,
+                                    lane_place lane,
+                                    int rows,
+                                    float factor) {
+#pragma unroll
+  for (int r = 0; r < Tiles; ++r) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int const row = lane.row + r * 16 + half * 8;
+      float const sum = sum_of_row(state.sum[r][half]);
+      float const share = sum > 0 ? 1 / sum : 0.0f;
+      if (row < rows) {
+        auto const at = first_row + row;
+        if (lane.column == 0) {
+          splits.log_sum_exp[at] =
+            sum > 0 ? state.most[r][half] * factor * ln_of_2 + logf(sum) : -INFINITY;
         }
-      } else if (row < rows) {
-        if (lane % 4 == 0) {
-          block.splits.log_sum_exp[in_scratch + row] = log_sum_exp();
-        }
-        float* const to = block.splits.output + (in_scratch + row) * Dim + lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < Dim / 8; ++n) {
-          *reinterpret_cast<float2*>(to + n * 8) = {state.sum_of_values[r][n][2 * half],
-                                                    state.sum_of_values[r][n][2 * half + 1]};
+          *reinterpret_cast<float2*>(splits.output + at * Dim + n * 8 + lane.column) = {
+            state.sum_of_values[r][n][2 * half] * share,
+            state.sum_of_values[r][n][2 * half + 1] * share};
         }
       }
     }
-    if constexpr (!is_split) {
-      std::uint32_t packed[Dim / 8][2];
-      pack_rows<element>(packed, state.sum_of_values[r]);
-      keep_rows<Dim>(block.memory, warp_row + r * 16, packed, lane);
-    }
-  }
-  if constexpr (!is_split) {
-    __syncwarp();
-    store_rows<Tiles * 16, Dim>(block.memory,
-                                warp_row,
-                                c.t.output.row(batch, first, head),
-                                c.t.output.length_stride,
-                                rows,
-                                lane);
   }
 }
 
