@@ -130,7 +130,7 @@ public:
   //! @param stage [0, S). @throws run_error after the end of the run.
   [[nodiscard]] bool owns(int stage) {
     refuse_after_end();
-    return detail::rooms::microbatch_on(machine_->view(0).over, stage, rank_) >= 0;
+    return detail::rooms::microbatch_on(machine_->taken(0).over, stage, rank_) >= 0;
   }
 
   //! @brief Takes a further plan, which `step(number)` runs. Collective: all ranks add the same
@@ -301,7 +301,7 @@ private:
     refuse_after_end();
     now_ = {"adds a plan", {}};
     try {
-      detail::rooms::check_addition(machine_->view(0), work, "nccl: ");
+      detail::rooms::check_addition(machine_->taken(0), work, "nccl: ");
       check_plan(work);
       agree(work);
       current_device const scope(options_.gpu);

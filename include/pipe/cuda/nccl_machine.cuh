@@ -113,7 +113,7 @@ public:
   //! Plans that were taken and are there.
   [[nodiscard]] std::size_t plans() const noexcept { return plans_.size(); }
   //! A plan that was taken.
-  [[nodiscard]] plan const& view(std::size_t at) const noexcept { return plans_[at]->lowered; }
+  [[nodiscard]] plan const& taken(std::size_t at) const noexcept { return plans_[at]->lowered; }
 
   //! @throws std::invalid_argument for a plan that may not follow the last step.
   void check_turn(std::size_t at) const { carried_.check(plans_[at]->lowered); }

@@ -38,7 +38,7 @@ class peer_copies {
 public:
   //! @param boards [P], which must outlive this.
   peer_copies(plan const& work, std::span<device_board> boards)
-      : work_(work), boards_(boards), posted_(boards.size()),
+      : work_(work), over_(work.over), boards_(boards), posted_(boards.size()),
         meetings_(static_cast<std::size_t>(rooms::message_indices(work))) {
     for (int device = 0; device < work.over.extents.devices; ++device) {
       device_board& board = boards[static_cast<std::size_t>(device)];
@@ -139,7 +139,7 @@ private:
   }
 
   [[nodiscard]] meeting& at(item const& step) {
-    return meetings_[static_cast<std::size_t>(rooms::message_index(work_, work_.over, step))];
+    return meetings_[static_cast<std::size_t>(rooms::message_index(work_, over_, step))];
   }
   [[nodiscard]] end& end_of(item const& step) {
     return step.what == operation::send ? at(step).sender : at(step).receiver;
@@ -180,6 +180,7 @@ private:
   }
 
   plan const& work_;
+  pipeline_view over_; // of the plan
   std::span<device_board> boards_;
   std::vector<posted_group> posted_; // [P]
   std::vector<meeting> meetings_;

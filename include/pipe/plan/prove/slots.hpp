@@ -261,7 +261,7 @@ struct slot_check {
     begin(number);
     auto const steps = work.program_of(device);
     int const count = static_cast<int>(steps.size());
-    int const* const waits = work.waits.data();
+    int const* const waits = work.waits.data(); // not looked up again for each item
     for (int first = 0; first < count && verdict;) {
       int const end = end_of_group(steps, first);
       int const stream = items[first].stream();
