@@ -251,8 +251,7 @@ is_ready(timetable_view table, std::span<int const> entries, pass const& what, d
     if (goes_again(table.passes[entry]))
       continue; // it comes before both
     int const from = device_of(table, table.passes[entry]);
-    double const message = message_time(
-      table.links, table.over.extents.devices, table.latency, from, device_of(table, what));
+    double const message = table.message_time(from, device_of(table, what));
     if (!(table.ends[entry] + message <= time * (1 + 1e-12)))
       return false;
   }
