@@ -31,9 +31,9 @@ struct product_reader {
   int stage = kind_links::none;   //!< that reads it
   int number = 0;                 //!< among the readers of this datum
 };
-//! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
+//! One of them, those of the first datum first.
 [[nodiscard]] constexpr product_reader
-reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexcept {
+reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   for (int const product : over.links_of(maker).products) {
     if (product == kind_links::none)
       break;
@@ -44,18 +44,6 @@ reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexce
     number -= count;
   }
   return {};
-}
-//! One of them, those of the first datum first.
-[[nodiscard]] constexpr product_reader
-reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  if (over.edges != nullptr)
-    return reader_in_graph(over, maker, number);
-  int const product = over.links_of(maker).products[0];
-  if (number != 0 || product == kind_links::none)
-    return {};
-  int const reader = maker.stage + over.declared->reader_step[product];
-  return reader >= 0 && reader < over.extents.stages() ? product_reader{product, reader, 0}
-                                                       : product_reader{};
 }
 
 //! True where another reader before the `number`-th gets the same on the same device.
@@ -164,34 +152,25 @@ private:
 class needed_data {
 public:
   constexpr explicit needed_data(pipeline_view const& over)
-      : flow_(*over.declared), stages_(over.extents.stages()), held_(flow::most_data * stages_, 0) {
-  }
+      : flow_(*over.declared), stages_(over.extents.stages()), held_(slot_classes * stages_, 0) {}
 
   //! The next pass. @return whether all that it needs is there
   constexpr bool enter(pass const& what) noexcept {
     for (effect const& one : flow_[what.kind]) {
-      if (one.what == does::needs && !is_there(one.of, what.stage))
+      datum const& of = flow_.data[one.of];
+      int& held = held_[of.pool * stages_ + what.stage];
+      if (one.what == does::needs && held <= 0)
         return false;
-      if (flow_.data[one.of].lives == residence::nowhere && one.stage == of_stage::own)
-        held_[one.of * stages_ + what.stage] += one.what == does::makes   ? 1
-                                                : one.what == does::frees ? -1
-                                                                          : 0;
+      if (of.lives == residence::nowhere && one.stage == of_stage::own)
+        held += one.what == does::makes ? 1 : one.what == does::frees ? -1 : 0;
     }
     return true;
   }
 
 private:
-  [[nodiscard]] constexpr bool is_there(int needed, int stage) const noexcept {
-    for (int of = 0; of < flow_.data_count; ++of)
-      if (flow_.data[of].lives == residence::nowhere &&
-          flow_.data[of].pool == flow_.data[needed].pool && held_[of * stages_ + stage] > 0)
-        return true;
-    return false;
-  }
-
   flow const& flow_;
   int stages_;
-  owned<int> held_; // [data][S]
+  owned<int> held_; // [pools][S], data that lie nowhere
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -157,14 +157,10 @@ template <class Schedule>
 
 //! True for a schedule that gives edges, or adapts one that does.
 template <class Schedule>
-[[nodiscard]] constexpr bool has_edges() noexcept {
-  if constexpr (joins_stages<Schedule>)
-    return true;
-  else if constexpr (adapts_schedule<Schedule>)
-    return has_edges<std::remove_cvref_t<decltype(Schedule::of)>>();
-  else
-    return false;
-}
+inline constexpr bool has_edges = joins_stages<Schedule>;
+template <adapts_schedule Schedule>
+inline constexpr bool has_edges<Schedule> =
+  joins_stages<Schedule> || has_edges<std::remove_cvref_t<decltype(Schedule::of)>>;
 
 //! Makes a constant. Compilers print the arguments of calls whose evaluation they give up.
 template <class Make>
@@ -181,7 +177,7 @@ evaluate(Make make,
 template <class Schedule, int Devices, int Microbatches, class Cost>
 struct timed {
   static_assert(
-    !has_edges<Schedule>(),
+    !has_edges<Schedule>,
     "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
     "graph with make_timetable");
   static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
@@ -194,8 +190,7 @@ struct timed {
   };
   static constexpr own_tables tables = [] {
     own_tables result{};
-    write_holders(Schedule{}, extents, result.holders);
-    write_first_units(Schedule{}, extents, result.first_units);
+    write_tables(Schedule{}, extents, result.holders, result.first_units);
     return result;
   }();
   static constexpr pipeline_view over{extents,

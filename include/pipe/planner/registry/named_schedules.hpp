@@ -296,7 +296,8 @@ public:
     any_cost(Cost const& cost) // NOLINT(google-explicit-constructor): any cost model will do
       : duration_([cost](pass const& what) { return double{cost.duration(what)}; }),
         pair_([cost](pass const& first, pass const& second) {
-          return pipelining::detail::pair_duration(cost, first, second);
+          return pipelining::detail::pair_duration(
+            cost, pipelining::detail::kinds_of_training, first, second);
         }),
         latency_(cost.latency()), groups_(pipelining::detail::groups_of(cost)),
         links_(pipelining::detail::links_of(cost).begin(),

@@ -161,10 +161,10 @@ private:
             pass const other =
               row_writer::make(over.declared->kind_with(role::weights), stage, microbatch, chunk);
             // Next to another pass it may take less.
-            work[static_cast<std::size_t>(device_of(over, stage))] +=
-              std::min({double{costs.duration(what)},
-                        pair_duration(costs, what, what) / 2,
-                        pair_duration(costs, what, other) - costs.duration(other)});
+            work[static_cast<std::size_t>(device_of(over, stage))] += std::min(
+              {double{costs.duration(what)},
+               pair_duration(costs, kinds_of_training, what, what) / 2,
+               pair_duration(costs, kinds_of_training, what, other) - costs.duration(other)});
           }
     return *std::max_element(work.begin(), work.end());
   }
