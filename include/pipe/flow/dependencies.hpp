@@ -46,30 +46,20 @@ reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept
   return {};
 }
 
-//! True where another reader before the `number`-th gets the same on the same device.
-[[nodiscard]] constexpr bool
-is_sent_before(pipeline_view const& over, pass const& maker, int number, int to) noexcept {
-  product_reader const reader = reader_of(over, maker, number);
-  if (over.declared->data[reader.product].instance == datum::per::reader)
-    return false;
-  for (int before = number - reader.number; before < number; ++before)
-    if (device_of(over, reader_of(over, maker, before).stage, maker.microbatch) == to)
-      return true;
-  return false;
-}
-
 //! The device that the message for a reader of `maker` goes to, or `kind_links::none` where
 //! there is no such reader, or it has what it reads already: on its device it is made, or another
 //! reader there gets the same.
 [[nodiscard]] constexpr int
 receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  int const reader = reader_of(over, maker, number).stage;
-  if (reader == kind_links::none)
+  product_reader const reader = reader_of(over, maker, number);
+  if (reader.stage == kind_links::none)
     return kind_links::none;
-  int const to = device_of(over, reader, maker.microbatch);
-  return to == device_of(over, maker) || (number > 0 && is_sent_before(over, maker, number, to))
-           ? kind_links::none
-           : to;
+  int const to = device_of(over, reader.stage, maker.microbatch);
+  bool goes = to != device_of(over, maker);
+  bool const same = over.declared->data[reader.product].instance != datum::per::reader;
+  for (int before = number - reader.number; goes && same && before < number; ++before)
+    goes = device_of(over, reader_of(over, maker, before).stage, maker.microbatch) != to;
+  return goes ? to : kind_links::none;
 }
 
 //! True where nothing leaves the device of `maker`.

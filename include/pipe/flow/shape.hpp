@@ -75,15 +75,10 @@ struct shape {
 [[nodiscard]] constexpr int
 device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
   int const position = stage % extents.devices;
+  if (extents.where == placement::looped)
+    return position;
   bool const goes_up = (stage / extents.devices) % 2 == 1;
-  switch (extents.where) {
-  case placement::looped: return position;
-  case placement::wave:
-  case placement::bidirectional:
-    return goes_up != extents.enters_at_end(microbatch) ? extents.devices - 1 - position : position;
-  case placement::custom: return 0;
-  }
-  return 0;
+  return goes_up != extents.enters_at_end(microbatch) ? extents.devices - 1 - position : position;
 }
 
 namespace detail {

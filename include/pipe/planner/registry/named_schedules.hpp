@@ -13,12 +13,12 @@
 //! `Rows` says whose schedules: the ones of the library, or a type of your own with a tuple `rows`.
 
 #include <pipe/config.hpp>
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/timetable/cost.hpp>

@@ -5,11 +5,11 @@
 //! @brief A search over cuts of layers, placements and orders together. Header for
 //! pipelining::search_pipeline, its options and found_pipeline.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/search/order_graph.hpp>
