@@ -32,11 +32,23 @@ namespace detail {
 template <class Schedule, cost_model Cost, class Append>
 [[nodiscard]] constexpr report order_rows(
   Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Append append) {
+  constexpr bool closed = closed_form_schedule<Schedule>; // one row after the other
   int const capacity = row_capacity(over);
   int const rows = over.row_count();
+  int const kept = closed ? 1 : rows;
+  owned<pass> const storage(std::int64_t{kept} * (capacity + 1));
+  owned<row_writer> const writers(kept);
+  for (int row = 0; row < kept; ++row)
+    writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * (capacity + 1), capacity};
+  if constexpr (!closed)
+    plan.generate(over.extents, cost, writers);
   report result;
   offsets[0] = 0;
-  auto const add = [&](row_writer const& made, int row) {
+  for (int row = 0; row < rows; ++row) {
+    row_writer made = writers[closed ? 0 : row];
+    if constexpr (closed)
+      if (row < over.extents.devices) // further engines have no passes
+        plan.order(over.extents, row, made);
     append(made.passes, made.count);
     offsets[row + 1] = offsets[row] + made.count;
     if (result && made.count > capacity)
@@ -45,23 +57,6 @@ template <class Schedule, cost_model Cost, class Append>
                 capacity,
                 made.passes[capacity],
                 {}};
-  };
-  if constexpr (closed_form_schedule<Schedule>) {
-    owned<pass> const storage(capacity + 1);
-    for (int row = 0; row < rows; ++row) {
-      row_writer out{storage, capacity};
-      if (row < over.extents.devices) // further engines have no passes
-        plan.order(over.extents, row, out);
-      add(out, row);
-    }
-  } else {
-    owned<pass> const storage(std::int64_t{rows} * (capacity + 1));
-    owned<row_writer> const writers(rows);
-    for (int row = 0; row < rows; ++row)
-      writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * (capacity + 1), capacity};
-    plan.generate(over.extents, cost, writers);
-    for (int row = 0; row < rows; ++row)
-      add(writers[row], row);
   }
   return result;
 }
