@@ -276,12 +276,12 @@ void place_exchanges(message_placement const& work, int entry, Put put) {
   pass const& maker = work.table.passes[entry];
   work.entries[pass_index(over, maker)] = entry;
   bool const grouped = over.in_group(maker.stage);
-  int const members = grouped ? neighbours(over, maker.stage, group_step) : 1;
+  int const members = grouped ? over.graph().edges(maker.stage, group_step) : 1;
   auto const entry_of = [&](int member) {
     pass other = maker;
     if (grouped)
       other.stage =
-        static_cast<std::uint16_t>(neighbour(over, maker.stage, group_step, member).stage);
+        static_cast<std::uint16_t>(over.graph().edge(maker.stage, group_step, member).stage);
     return work.entries[pass_index(over, other)];
   };
   for (int member = 0; member < members; ++member)

@@ -45,10 +45,10 @@ struct bound_case {
     if (!holds(over.declared->makers[row], kind) || !over.contains(what))
       continue;
     kind_links const& links = over.links_of(what);
-    int const found = links.input == kind_links::none                  ? 1
-                      : neighbours(over, stage, links.input_step) == 0 ? 0
-                      : links.input_step == group_step                 ? 2
-                                                                       : 3;
+    int const found = links.input == kind_links::none                    ? 1
+                      : over.graph().edges(stage, links.input_step) == 0 ? 0
+                      : links.input_step == group_step                   ? 2
+                                                                         : 3;
     best = found > rank ? what.kind : best;
     rank = std::max(rank, found);
   }
