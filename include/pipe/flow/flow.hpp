@@ -411,22 +411,14 @@ namespace detail {
 
 //! The role of a kind that says nothing else: what its call and its engine suggest.
 [[nodiscard]] constexpr role usual_role(engine on, stage_call calls) noexcept {
-  switch (calls) {
-  case stage_call::forward: return role::forward;
-  case stage_call::backward: return role::backward;
-  case stage_call::backward_input: return role::input;
-  case stage_call::backward_weight: return role::weights;
-  case stage_call::recompute: return role::again;
-  case stage_call::use_weights:
-  case stage_call::collect_gradients: return role::mark;
-  case stage_call::gather_weights:
-  case stage_call::scatter_gradients: return role::communicate;
-  case stage_call::copy: return on == engine::compute ? role::mark : role::copy;
-  case stage_call::perform: break;
-  }
-  return on == engine::compute   ? role::forward
-         : on == engine::network ? role::communicate
-                                 : role::copy;
+  using enum role;
+  constexpr role of_calls[] = {
+    forward, backward, input, weights, again, copy, communicate, mark, mark, communicate};
+  if (calls == stage_call::copy && on == engine::compute)
+    return mark;
+  if (calls < stage_call::perform)
+    return of_calls[static_cast<int>(calls)];
+  return on == engine::compute ? forward : on == engine::network ? communicate : copy;
 }
 
 //! The class of the slot that a kind of pass has as its activation.

@@ -258,14 +258,13 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
                                lower_options const& options,
                                Workers const& by) {
   pipeline_view const over = table.over;
-  holder_table const holders(over);
-  table.over = holders.over();
-  plan result{.over = table.over.copy(),
+  plan result{.over = with_holders(over),
               .policy = Policy::name,
               .key = &Policy::key,
               .duplex_groups = Policy::duplex_groups,
               .evaluates = evaluates,
               .validation = evaluates ? step_validation::at_once : options.validation};
+  table.over = result.over;
   choose_hooks(table, sizes, result);
   data_uses const uses(over, kinds_of(table));
   program_writer writer(table, result);

@@ -17,6 +17,11 @@
 
 namespace pipelining::inline v0_3::detail {
 
+//! A buffer, to be read.
+[[nodiscard]] constexpr input to_read(buffer const& of) noexcept {
+  return {of.slot, of.data, of.bytes};
+}
+
 //! Finds the slots of a device in its memory, wherever that is. Does not own the memory.
 struct arena {
   plan const& work;            //!< the plan that laid the memory out, which outlives this
@@ -56,13 +61,12 @@ struct arena {
   [[nodiscard]] buffer at(use const& where) const noexcept {
     if (where.index == nothing)
       return {};
-    return lies(where, work.layout(device, where.of), where.bytes);
+    return lies(where, where.bytes);
   }
 
   //! The slot at the size that its class was asked for. Padding follows it.
   [[nodiscard]] buffer whole(use const& where) const noexcept {
-    slot_layout const& layout = work.layout(device, where.of);
-    return lies(where, layout, layout.asked);
+    return lies(where, work.layout(device, where.of).asked);
   }
 
   //! The buffer that a message is sent from or received into.
@@ -72,8 +76,7 @@ struct arena {
 
   //! The first buffer that a step reads.
   [[nodiscard]] input input_of(item const& step) const noexcept {
-    buffer const in = at(work.use_at(slot_place::inputs, step));
-    return {in.slot, in.data, in.bytes};
+    return to_read(at(work.use_at(slot_place::inputs, step)));
   }
 
   //! The first buffer that a step fills.
@@ -84,9 +87,7 @@ struct arena {
   //! The gradient of one of the two stages that share a tied weight.
   //! @param which 0 for the first stage, 1 for the last one.
   [[nodiscard]] input tied_gradient(int which) const noexcept {
-    buffer const in =
-      at({.of = slot_class::tied_gradient, .index = which, .bytes = work.tied_bytes});
-    return {in.slot, in.data, in.bytes};
+    return to_read(at({.of = slot_class::tied_gradient, .index = which, .bytes = work.tied_bytes}));
   }
 
   //! The gradients of all copies of a stage, for the step that adds them.
@@ -153,8 +154,8 @@ struct arena {
 
 private:
   //! A slot that there is.
-  [[nodiscard]] buffer
-  lies(use const& where, slot_layout const& layout, std::int64_t bytes) const noexcept {
+  [[nodiscard]] buffer lies(use const& where, std::int64_t bytes) const noexcept {
+    slot_layout const& layout = work.layout(device, where.of);
     if (layout.bytes == 0)
       return {where.index, nullptr, 0};
     if (guard == 0 && host == nullptr) // as a rule

@@ -146,11 +146,6 @@ concept cost_model = requires(Cost const cost, pass const what) {
 
 namespace detail {
 
-[[noreturn]] inline void refuse_time(char const* kind, int stage, int chunk) {
-  throw std::invalid_argument(std::string("cost model: the time of ") + kind + " on stage " +
-                              std::to_string(stage) + " for chunk " + std::to_string(chunk) +
-                              " must be a finite number and not negative");
-}
 [[nodiscard]] constexpr bool is_time(double time) noexcept {
   return time >= 0 && time <= std::numeric_limits<double>::max();
 }
@@ -168,7 +163,10 @@ time_of(cost_model auto const& cost, flow const& declared, pass const& what) {
 checked_duration(cost_model auto const& cost, flow const& declared, pass const& what) {
   double const time = time_of(cost, declared, what);
   if (!is_time(time))
-    refuse_time(declared.word(what.kind), what.stage, what.chunk);
+    throw std::invalid_argument(std::string("cost model: the time of ") + declared.word(what.kind) +
+                                " on stage " + std::to_string(what.stage) + " for chunk " +
+                                std::to_string(what.chunk) +
+                                " must be a finite number and not negative");
   return time;
 }
 //! The same of a pass of training.
@@ -179,15 +177,13 @@ checked_duration(cost_model auto const& cost, flow const& declared, pass const& 
 //! The latency. @throws std::invalid_argument for one that is negative or not finite.
 [[nodiscard]] constexpr double checked_latency(cost_model auto const& cost) {
   double const time = cost.latency();
-  if (!is_time(time))
-    throw std::invalid_argument("cost model: the latency must be a finite number and not negative");
+  require(is_time(time), "cost model: the latency must be a finite number and not negative");
   return time;
 }
 
 //! @throws std::invalid_argument when the sum of all times is beyond what can be added up.
 constexpr void check_total(double total) {
-  if (!(total < 1e300))
-    throw std::invalid_argument("cost model: the times of all passes together are too large");
+  require(total < 1e300, "cost model: the times of all passes together are too large");
 }
 
 struct no_cost {

@@ -54,13 +54,10 @@ struct stuck_pass {
       pass const& what = table.passes[entry];
       dependency_list const needed(over, what);
       for (int k = 0; k < needed.count; ++k) {
-        dependency const from = needed[k];
-        place_code const at = entered.places[from.line][from.unit];
-        int const to =
-          entered.holders[from.line] + static_cast<int>(at >> place_bits) * over.extents.devices;
-        int const other = table.offsets[to] + static_cast<int>(at & entry_mask) - 1;
-        if (at != 0 && !(table.starts[other] >= 0))
-          result[static_cast<std::size_t>(row)].push_back({entry, row, other, to});
+        int const other = entered.maker_of(needed[k]);
+        if (other != nothing_before && !(table.starts[other] >= 0))
+          result[static_cast<std::size_t>(row)].push_back(
+            {entry, row, other, over.row_of(table.passes[other])});
       }
     }
   }

@@ -220,7 +220,7 @@ struct timed {
   });
   static constexpr int total = order.offsets[rows];
 
-  static constexpr message_times messages = messages_of(Cost::value, Devices);
+  static constexpr double const* links = checked_links(Cost::value, Devices).data();
   struct arrays {
     array_of<int, rows + 1> offsets;
     array_of<pass, total> passes;
@@ -230,13 +230,13 @@ struct timed {
 
     [[nodiscard]] constexpr timetable_view view() const noexcept {
       return {.over = over,
-              .latency = messages.latency,
+              .latency = Cost::value.latency(),
               .passes = passes,
               .starts = starts,
               .ends = ends,
               .offsets = offsets,
-              .groups = messages.groups,
-              .links = messages.links};
+              .groups = groups_of(Cost::value),
+              .links = links};
     }
   };
   static constexpr arrays value = evaluate([] {
@@ -247,7 +247,7 @@ struct timed {
       result.passes[entry] = order.passes[entry];
     entered_rows const entered(over, result.passes, result.offsets);
     if (entered.found.first) // else a pass may name what the pipeline does not have
-      run(entered, result.offsets, result.starts, result.ends, messages, Cost::value);
+      run(entered, result.view(), result.starts, result.ends, Cost::value);
     result.verdict =
       order.verdict ? verify_entered(result.view(), entered, unlimited) : order.verdict;
     return result;

@@ -54,6 +54,7 @@ template <text_sink Sink>
 struct trace_writer {
   Sink& out;
   bool any = false;
+  int arrows = 0; // that are complete
 
   void begin_event() {
     append(out, any ? ",\n" : "\n");
@@ -93,10 +94,10 @@ struct trace_writer {
     append(out, ",\"chunk\":", ran.what.chunk, "}}");
   }
 
-  //! One end of an arrow: "s" where it starts, "f" where it ends.
-  void write_arrow(char const* phase, int process, int number, int device, double time) {
+  //! One end of the next arrow: "s" where it starts, "f" where it ends.
+  void write_arrow(char const* phase, int process, int device, double time) {
     begin_event();
-    append(out, "{\"ph\":\"", phase, "\",\"name\":\"message\",\"cat\":\"message\",\"id\":", number);
+    append(out, "{\"ph\":\"", phase, "\",\"name\":\"message\",\"cat\":\"message\",\"id\":", arrows);
     append(out, ",\"pid\":", process, ",\"tid\":", device, ",\"ts\":", time);
     append(out, phase[0] == 'f' ? ",\"bp\":\"e\"}" : "}");
   }
@@ -137,27 +138,22 @@ measured_entries(timetable_view table, std::span<measured_pass const> measured) 
 }
 
 //! Arrows between devices. They start and end in the middle of the passes, where viewers find them
-//! for certain. Returns the number of the next arrow.
+//! for certain.
 template <text_sink Sink>
-int write_arrows(
-  trace_writer<Sink>& trace, timetable_view table, int process, double unit, int number) {
-  std::vector<int> const entries = entries_of(table);
-  for (int device = 0; device < table.over.extents.devices; ++device) {
-    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-      dependency_list const needed(table.over, table.passes[i]);
-      for (int k = 0; k < needed.count; ++k) {
-        int const from = device_of(table, needed.stage(k), table.passes[i].microbatch);
-        int const entry = entries[static_cast<std::size_t>(needed.index(k))];
-        if (from == device || entry < 0 || table.ends[entry] < 0 || table.ends[i] < 0)
-          continue;
-        auto const middle = [&](int of) { return (table.starts[of] + table.ends[of]) / 2 * unit; };
-        trace.write_arrow("s", process, number, from, middle(entry));
-        trace.write_arrow("f", process, number, device, middle(i));
-        ++number;
+void write_arrows(trace_writer<Sink>& trace, timetable_view table, int process, double unit) {
+  auto const end = [&](char const* phase, int entry) {
+    double const middle = (table.starts[entry] + table.ends[entry]) / 2;
+    trace.write_arrow(phase, process, device_of(table, table.passes[entry]), middle * unit);
+  };
+  std::vector<std::vector<int>> const makers = makers_of(table);
+  for (int i = 0; i < table.offsets[table.over.extents.devices]; ++i)
+    for (int const maker : makers[static_cast<std::size_t>(i)])
+      if (device_of(table, table.passes[maker]) != device_of(table, table.passes[i]) &&
+          table.ends[maker] >= 0 && table.ends[i] >= 0) {
+        end("s", maker);
+        end("f", i);
+        ++trace.arrows;
       }
-    }
-  }
-  return number;
 }
 
 //! Writes the activations and weight inputs that each device keeps, whenever they change: passes
@@ -213,10 +209,9 @@ void write_trace(Sink& out,
                        {device, table.passes[i], table.starts[i], table.ends[i]},
                        options.planned_unit,
                        over);
-  int arrow = 0;
   auto const extras = [&](timetable_view of, int process, double unit) {
     if (options.arrows)
-      arrow = detail::write_arrows(trace, of, process, unit, arrow);
+      detail::write_arrows(trace, of, process, unit);
     if (options.memory)
       detail::write_counters(trace, of, about, process, unit);
   };

@@ -111,13 +111,13 @@ struct data_uses {
   //! @param kinds of the passes
   constexpr explicit data_uses(pipeline_view const& whose, flow_set kinds = ~flow_set{0})
       : over(whose), stage_count(whose.extents.stages()), unit_count(whose.units()),
-        width(graph_width(whose)), across(names_chunks(whose)), position(stage_count),
+        width(graph_width(whose)), across(whose.graph().names_chunks()), position(stage_count),
         most_readers(width + whose.declared->engines) {
     flow const& declared = *over.declared;
     for (int stage = 0; stage < stage_count; ++stage)
       position[stage] =
-        static_cast<unsigned char>((neighbours(over, stage, -1) > 0 ? has_before : 0) +
-                                   (neighbours(over, stage, 1) > 0 ? has_after : 0));
+        static_cast<unsigned char>((over.graph().edges(stage, -1) > 0 ? has_before : 0) +
+                                   (over.graph().edges(stage, 1) > 0 ? has_after : 0));
     for (int number = 0; number < declared.kind_count; ++number)
       if (holds(kinds, number))
         number_data(declared.kinds[number]);
@@ -136,7 +136,7 @@ struct data_uses {
 
   //! The uses of data by a pass.
   [[nodiscard]] constexpr list const& operator[](pass const& work) const noexcept {
-    return of[index_of(work.kind)][across ? position_across(over, work) : position[work.stage]];
+    return of[index_of(work.kind)][across ? position_in_graph(over, work) : position[work.stage]];
   }
   //! The number of instances that a use is about: one for each stage whose data it uses, one for
   //! each reader of data per reader, else 1.

@@ -309,11 +309,12 @@ struct message_placement {
     pass const& maker = table.passes[entry];
     placed[pass_index(over, maker)] = entry;
     std::vector<int> makers; // one, or all of its group
-    int const members = neighbours(over, maker.stage, group_step);
+    int const members = over.graph().edges(maker.stage, group_step);
     for (int k = 0; k < std::max(members, 1); ++k) {
       pass other = maker;
       if (members > 0)
-        other.stage = static_cast<std::uint16_t>(neighbour(over, maker.stage, group_step, k).stage);
+        other.stage =
+          static_cast<std::uint16_t>(over.graph().edge(maker.stage, group_step, k).stage);
       makers.push_back(placed[pass_index(over, other)]);
       if (makers.back() == nothing)
         return;

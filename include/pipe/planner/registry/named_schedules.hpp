@@ -85,12 +85,10 @@ inline std::size_t edits(std::string_view a, std::string_view b) {
   }
   pipelining::detail::sort_stably(found,
                                   [](auto const& a, auto const& b) { return a.first < b.first; });
+  found.resize(std::min<std::size_t>(found.size(), 3));
   std::string text;
-  for (std::size_t i = 0; i < found.size() && i < 3; ++i)
-    text += (i == 0                                            ? ""
-             : i + 1 == std::min<std::size_t>(found.size(), 3) ? " or "
-                                                               : ", ") +
-            std::string(found[i].second);
+  for (auto const& each : found)
+    text.append(text.empty() ? "" : &each == &found.back() ? " or " : ", ").append(each.second);
   return text;
 }
 
