@@ -220,7 +220,7 @@ struct slot_check {
     auto at = work.uses_of(step).data();
     auto const end = at + step.use_count;
     for (data_use const& use : uses[what]) {
-      if (engines && use.stage == 0 && use.makes)
+      if (engines && use.stage == 0 && use.what == does::makes)
         makers[uses.index(use, what, place)] = i;
       else if (engines && use.orders)
         follow_maker(i, uses.index(use, what, place));
@@ -232,7 +232,7 @@ struct slot_check {
           return fail(proof::rule::wrong_content, i, nothing);
         if (use.stage == 0 && uses.brings(use, what))
           write(i, at->of, at->index, content);
-        else if (use.adds)
+        else if (use.what == does::adds_to)
           add(i, at->of, at->index, content);
         else
           read(i, at->of, at->index, content);
