@@ -167,7 +167,7 @@ struct slot_check {
     // Slots of copies serve stage after stage.
     bool const copied = used.of == slot_class::copied_gradient;
     int const shift = copied ? step.work.stage * most_copies(uses.over.extents) : 0;
-    for (int const end = used.index + used.count; used.index < end; ++used.index)
+    for (int k = 0; k < used.count; ++k, ++used.index)
       if (used.at == slot_place::outputs)
         write(i, used, used.index + shift);
       else if (step.about != subject::early_update || device_of(work, used.index) <= device)
