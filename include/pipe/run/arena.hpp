@@ -17,6 +17,11 @@
 
 namespace pipelining::inline v0_3::detail {
 
+//! A buffer, to be read.
+[[nodiscard]] constexpr input to_read(buffer const& of) noexcept {
+  return {of.slot, of.data, of.bytes};
+}
+
 //! Finds the slots of a device in its memory, wherever that is. Does not own the memory.
 struct arena {
   plan const& work;            //!< the plan that laid the memory out, which outlives this

@@ -10,7 +10,6 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/prove.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/hooks.hpp>
@@ -39,9 +38,8 @@ struct plan_number {
 namespace detail {
 
 //! Checks that a plan can share the stages and devices of a runner.
-//! @param ranks the first word of a sentence where stages may not change their rank; else null.
 //! @throws std::invalid_argument with one sentence.
-inline void check_addition(plan const& first, plan const& added, char const* ranks = nullptr) {
+inline void check_addition(plan const& first, plan const& added) {
   auto const differ = [](char const* what, int has, int was) {
     throw std::invalid_argument("run: the plans of a runner have the same devices and stages, but "
                                 "this one has " +
@@ -52,10 +50,6 @@ inline void check_addition(plan const& first, plan const& added, char const* ran
     differ(" devices", added.over.extents.devices, first.over.extents.devices);
   if (added.over.extents.stages() != first.over.extents.stages())
     differ(" stages", added.over.extents.stages(), first.over.extents.stages());
-  if (ranks != nullptr && !same_stages(first, added))
-    throw std::invalid_argument(std::string(ranks) +
-                                "the plans of a runner keep each stage on the same rank, but this "
-                                "one places them elsewhere; make another runner for it");
 }
 
 //! Checks that a runner has a plan of this number.
@@ -127,8 +121,6 @@ public:
     totals const rows = now.readable_totals();
     rows_.assign(rows.data, rows.data + rows.rows * rows.stride);
   }
-  //! True while a step waits for its validation.
-  [[nodiscard]] bool pending() const noexcept { return pending_; }
 
 private:
   std::vector<std::byte> rows_;
@@ -161,25 +153,36 @@ template <class Time>
   return result;
 }
 
-//! The hooks of a subject, as a stage declares them.
-[[nodiscard]] constexpr char const* hooks_for(subject about) noexcept {
+//! The hooks that a step asks for, where a stage lacks them, as it declares them; else null.
+template <class Stage>
+[[nodiscard]] constexpr char const* missing_hooks(subject about) noexcept {
   switch (about) {
   case subject::copied_gradient:
   case subject::add_copies:
-    return "copied_gradient(context const&, output) and add_copies(context const&, totals const&): "
-           "it has several copies, whose gradients are added up";
+    return can_add_copies<Stage> ? nullptr
+                                 : "copied_gradient(context const&, output) and add_copies(context "
+                                   "const&, totals const&): it has several copies, whose gradients "
+                                   "are added up";
   case subject::tied_gradient:
   case subject::add_tied:
-    return "tied_gradient(context const&, output) and add_tied(context const&, input first, input "
-           "last), or leave tied_bytes at 0";
+    return can_tie<Stage> ? nullptr
+                          : "tied_gradient(context const&, output) and add_tied(context const&, "
+                            "input first, input last), or leave tied_bytes at 0";
   case subject::contribution:
-    return "contribute(context const&, output), or leave totals_bytes at 0";
+    return can_contribute<Stage> ? nullptr
+                                 : "contribute(context const&, output), or leave totals_bytes at 0";
+  case subject::update:
+    return can_update<Stage>
+             ? nullptr
+             : "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
   case subject::early_update:
   case subject::validation:
-    return "bool accepts(context const&, totals const&), roll_back(context const&, bool stepped) "
-           "and begin_iteration(context const&) next to optimizer_step, or lower the plan with "
-           "step_validation::at_once";
-  default: return "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
+    return can_step_early<Stage>
+             ? nullptr
+             : "bool accepts(context const&, totals const&), roll_back(context const&, bool "
+               "stepped) and begin_iteration(context const&) next to optimizer_step, or lower the "
+               "plan with step_validation::at_once";
+  default: return nullptr;
   }
 }
 
@@ -209,11 +212,10 @@ template <class Stage>
 template <class Stages>
 void check_stages(plan const& work, Stages& stages, int only = nothing) {
   auto const needed = static_cast<std::size_t>(work.over.extents.stages());
-  if (!has_stages(stages, needed)) {
-    if constexpr (!function_of_stages<Stages>)
+  if constexpr (!function_of_stages<Stages>) // which has as many as are asked for
+    if (stage_count(stages) != needed)
       throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
                                   std::to_string(stage_count(stages)) + " were given");
-  }
   for (int device = 0; device < work.over.extents.devices; ++device) {
     if (only != nothing && device != only)
       continue;
@@ -223,9 +225,9 @@ void check_stages(plan const& work, Stages& stages, int only = nothing) {
       std::string const who = "stage " + std::to_string(step.work.stage);
       bool const there = visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
         static_assert(check_stage<Stage>::good);
-        if (!can_follow<Stage>(step.about))
+        if (char const* const hooks = missing_hooks<Stage>(step.about); hooks != nullptr)
           throw std::invalid_argument("run: the sizes of the plan ask for a hook that " + who +
-                                      " lacks; give it " + hooks_for(step.about));
+                                      " lacks; give it " + hooks);
         if (char const* const idle = uncalled_hook<Stage>(work); idle != nullptr)
           throw std::invalid_argument("run: " + who + idle);
         stage_call const call = work.over.declared[step.work.kind].calls;

@@ -166,71 +166,47 @@ struct check_stage {
          "static constexpr bool takes_chunks = true, or take a schedule of whole sequences";
 }
 
-//! Calls the member of a stage that a pass asks for; `copy`, and weights of a stage that has none
-//! to train, ask for none. @return false where the stage lacks it
-template <class Stage>
-bool call_member(
-  Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
-  constexpr bool splits = can_split_backward<Stage> && !is_frozen<Stage>;
-  constexpr bool scatters = can_scatter_gradients<Stage> && !is_frozen<Stage>;
-  switch (call) {
-  case stage_call::forward:
-    if constexpr (can_forward<Stage>)
-      stage.forward(where, in, out);
-    return can_forward<Stage>;
-  case stage_call::backward:
-    if constexpr (is_frozen<Stage>)
-      stage.backward_input(where, in, out);
-    else if constexpr (can_backward<Stage>)
-      stage.backward(where, in, out);
-    return is_frozen<Stage> || can_backward<Stage>;
-  case stage_call::backward_input:
-    if constexpr (splits || is_frozen<Stage>)
-      stage.backward_input(where, in, out);
-    return splits || is_frozen<Stage>;
-  case stage_call::backward_weight:
-    if constexpr (splits)
-      stage.backward_weight(where);
-    return splits || is_frozen<Stage>;
-  case stage_call::recompute:
-    if constexpr (can_recompute<Stage>)
-      stage.recompute(where, in);
-    else if constexpr (can_forward<Stage>)
-      stage.forward(where, in, out);
-    return can_recompute<Stage> || can_forward<Stage>;
-  case stage_call::copy: return true;
-  case stage_call::gather_weights:
-    if constexpr (can_gather_weights<Stage>)
-      stage.gather_weights(where, out);
-    return can_gather_weights<Stage>;
-  case stage_call::use_weights:
-    if constexpr (can_gather_weights<Stage>)
-      stage.use_weights(where, in);
-    return can_gather_weights<Stage>;
-  case stage_call::collect_gradients:
-    if constexpr (scatters)
-      stage.collect_gradients(where, out);
-    return scatters || is_frozen<Stage>;
-  case stage_call::scatter_gradients:
-    if constexpr (scatters)
-      stage.scatter_gradients(where, in);
-    return scatters || is_frozen<Stage>;
-  case stage_call::perform:
-    if constexpr (can_perform<Stage>)
-      stage.perform(kind, where, in, out);
-    return can_perform<Stage>;
-  }
-  return false;
-}
-
-//! Runs one pass on a stage.
+//! Runs one pass on a stage: calls the member that it asks for. `copy`, and weights of a stage that
+//! has none to train, ask for none.
 //! @param kind is handed to `perform`, for kinds of the user's own.
 //! @throws what the stage throws; std::logic_error for a member that the stage lacks.
 template <class Stage>
 void run_pass(
   Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
   static_assert(check_stage<Stage>::good);
-  if (!call_member(stage, call, kind, where, in, out))
+  using enum stage_call;
+  constexpr bool trains = !is_frozen<Stage>;
+  if constexpr (can_forward<Stage>)
+    if (call == forward || (call == recompute && !can_recompute<Stage>))
+      return (void)stage.forward(where, in, out);
+  if constexpr (can_recompute<Stage>)
+    if (call == recompute)
+      return (void)stage.recompute(where, in);
+  if constexpr (can_backward<Stage> && trains)
+    if (call == backward)
+      return (void)stage.backward(where, in, out);
+  if constexpr (can_split_backward<Stage> || !trains)
+    if (call == backward_input || (call == backward && !trains))
+      return (void)stage.backward_input(where, in, out);
+  if constexpr (can_split_backward<Stage> && trains)
+    if (call == backward_weight)
+      return (void)stage.backward_weight(where);
+  if constexpr (can_gather_weights<Stage>) {
+    if (call == gather_weights)
+      return (void)stage.gather_weights(where, out);
+    if (call == use_weights)
+      return (void)stage.use_weights(where, in);
+  }
+  if constexpr (can_scatter_gradients<Stage> && trains) {
+    if (call == collect_gradients)
+      return (void)stage.collect_gradients(where, out);
+    if (call == scatter_gradients)
+      return (void)stage.scatter_gradients(where, in);
+  }
+  if constexpr (can_perform<Stage>)
+    if (call == perform)
+      return (void)stage.perform(kind, where, in, out);
+  if (!can_run<Stage>(call))
     throw std::logic_error(missing_member(call, "the stage"));
 }
 
@@ -291,17 +267,6 @@ bool visit_stage(Stages& stages, int stage, Visit visit) {
     return visit_tuple<0>(stages, static_cast<std::size_t>(stage), visit);
   else
     return visit_element(stages[static_cast<std::size_t>(stage)], visit);
-}
-
-//! True when `stages` has exactly `needed` stages. A function has as many as are asked for.
-template <class Stages>
-[[nodiscard]] bool has_stages(Stages const& stages, std::size_t needed) {
-  if constexpr (function_of_stages<Stages>)
-    return true;
-  else if constexpr (tuple_of_stages<Stages>)
-    return std::tuple_size_v<Stages> == needed;
-  else
-    return stages.size() == needed;
 }
 
 //! The number of stages in a vector, an array or a tuple.

@@ -150,7 +150,8 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
   };
   for (placement const where : {placement::looped, placement::wave, placement::bidirectional}) {
     extents.where = where;
-    if (extents.extra_stages == 0 && fits())
+    bool const has_ways = where != placement::bidirectional || extents.microbatches > 1;
+    if (extents.extra_stages == 0 && has_ways && fits())
       return;
   }
   extents.where = placement::custom;

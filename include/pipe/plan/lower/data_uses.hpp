@@ -30,24 +30,18 @@ struct held_datum {
 //! The maker of a datum without one yet, whose readers have been counted.
 inline constexpr int made_by_reader = -2;
 
-//! True for the chunk that comes first in an order.
-[[nodiscard]] constexpr bool
-opens(pipeline_view const& over, effect::chunk_order order, pass const& work) noexcept {
-  return work.chunk ==
-         (order == effect::chunk_order::ascending ? 0 : over.chunks_of(work.microbatch) - 1);
-}
-
 //! True when a pass brings a datum to life: it makes the datum, or is the first to add to it.
-[[nodiscard]] constexpr bool brings(pipeline_view const& over,
-                                    bool makes,
-                                    bool adds,
-                                    effect::chunk_order order,
-                                    pass const& work) noexcept {
-  return makes || (adds && opens(over, order, work));
+[[nodiscard]] constexpr bool
+brings(pipeline_view const& over, does what, effect::chunk_order order, pass const& work) noexcept {
+  return what == does::makes ||
+         (what == does::adds_to &&
+          work.chunk ==
+            (order == effect::chunk_order::ascending ? 0 : over.chunks_of(work.microbatch) - 1));
 }
 
-//! One effect of a kind on a pipeline, worked out for walks over many passes.
-struct data_use {
+//! One effect of a kind on a pipeline, worked out for walks over many passes. Of 24 bytes, as which
+//! their lists are found without a multiplication.
+struct alignas(8) data_use {
   std::uint8_t of = 0;    //!< the datum
   std::uint8_t pool = 0;  //!< where it lies
   std::int8_t stage = 0;  //!< of its own stage, of those before (-1), after (+1) or `group_step` it
@@ -58,9 +52,7 @@ struct data_use {
   bool lies = false;                //!< in a slot, in this pipeline
   bool orders = false;              //!< says who runs first, and has no slot
   bool whole = false;               //!< one per unit
-  bool makes = false;               //!< brings it to life
-  bool adds = false;                //!< brings it to life where its chunk comes first
-  bool frees = false;               //!< uses it last
+  does what = does::reads;          //!< what the pass does with it
   bool takes_part = false;          //!< lies, and is not the end of what the kind starts itself
   bool ends = false;                //!< may be the last use of its slot
   effect::chunk_order order = effect::chunk_order::ascending; //!< where it adds
@@ -127,11 +119,11 @@ struct data_uses {
         static_cast<unsigned char>((over.graph().edges(stage, -1) > 0 ? has_before : 0) +
                                    (over.graph().edges(stage, 1) > 0 ? has_after : 0));
     for (int number = 0; number < declared.kind_count; ++number)
-      if (declared.kinds[number].exists() && holds(kinds, number))
+      if (holds(kinds, number))
         number_data(declared.kinds[number]);
     row_size = lines * width * unit_count;
     for (int number = 0; number < declared.kind_count; ++number) {
-      if (!declared.kinds[number].exists() || !holds(kinds, number))
+      if (!holds(kinds, number))
         continue;
       completes[number] = completes_gradients(declared, static_cast<pass_kind>(number));
       for (int where = 0; where < 4; ++where)
@@ -211,7 +203,7 @@ struct data_uses {
   [[nodiscard]] constexpr int instances() const noexcept { return stage_count * row_size; }
   //! True when a pass brings a datum to life.
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
-    return detail::brings(over, use.makes, use.adds, use.order, work);
+    return detail::brings(over, use.what, use.order, work);
   }
   //! True when a pass gives its slot of a use back, or reads what other stages do, the last of whom
   //! gives it back.
@@ -220,8 +212,8 @@ struct data_uses {
   gives_back(data_use const& use, pass const& work, bool evaluates = false) const noexcept {
     if (!use.ends || use.stage != 0)
       return use.ends;
-    bool const keeps_nothing = evaluates || goes_forward_only(over, work.stage);
-    return (use.frees || keeps_nothing) && (use.whole || ends_kind(work));
+    return (use.what == does::frees || evaluates || goes_forward_only(over, work.stage)) &&
+           (use.whole || ends_kind(work));
   }
   //! True when a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {
@@ -243,19 +235,16 @@ private:
           return false;
         readers |= only(kind);
       }
-    bool found = readers == 0;
-    for (int row = 0; row < declared.rows; ++row)
-      found = found || (readers & ~declared.makers[row]) == 0;
-    return found;
+    return readers == 0 ||
+           std::any_of(declared.makers,
+                       declared.makers + declared.rows,
+                       [readers](flow_set makers) { return (readers & ~makers) == 0; });
   }
   constexpr void number_data(kind_of_pass const& kind) noexcept {
     for (effect const& one : kind) {
-      int last_chunk = 0;
-      data_use const use = use_of(kind, one, last_chunk);
-      bool known = one.what == does::needs || (!use.lies && !use.orders);
-      for (int line = 0; line < lines; ++line)
-        known = known || datum_on[line] == one.of;
-      if (known)
+      data_use const use = use_of(kind, one);
+      bool const known = std::find(datum_on, datum_on + lines, one.of) != datum_on + lines;
+      if (known || one.what == does::needs || (!use.lies && !use.orders))
         continue;
       datum_on[lines] = one.of;
       line_of[one.of] = static_cast<std::int8_t>(lines++);
@@ -275,7 +264,9 @@ private:
     for (int e = 0; e < kind.effect_count; ++e) {
       if (kind.effects[e].what == does::needs)
         continue; // follows from where it stands
-      data_use use = use_of(kind, kind.effects[e], result.last_chunk);
+      data_use use = use_of(kind, kind.effects[e]);
+      if (use.what == does::adds_to)
+        result.last_chunk = use.order == effect::chunk_order::ascending ? 1 : -1;
       use.at = declared.places[number][e];
       use.single = over.edges == nullptr || (use.stage == 0 && !use.per_reader);
       use.first = line_of[use.of] * width * unit_count + (use.single ? use.stage : 0) * row_size;
@@ -284,7 +275,7 @@ private:
         step == 0 || step == group_step || (step < 0 ? where % 2 == 1 : where / 2 == 1);
       if (!there || (!use.lies && !use.orders && use.stage == 0))
         continue;
-      if (use.makes || use.adds)
+      if (detail::brings(kind.effects[e]))
         taken[use.pool] += use.per_reader ? width : 1;
       most_taken = std::max(most_taken, taken[use.pool]);
       result.slots += use.takes_part ? 1 : 0;
@@ -311,8 +302,8 @@ private:
     int const reader = use.per_reader ? whose.number * unit_count : 0;
     return use.first + further + reader + whose.chunk - work.chunk;
   }
-  [[nodiscard]] constexpr data_use
-  use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {
+  [[nodiscard]] constexpr data_use use_of(kind_of_pass const& kind,
+                                          effect const& one) const noexcept {
     flow const& declared = *over.declared;
     datum const& datum_of = declared.data[one.of];
     data_use use;
@@ -325,18 +316,15 @@ private:
     use.lies = !use.orders && (!datum_of.only_chunked || over.extents.chunks > 1);
     use.per_reader = datum_of.instance == datum::per::reader;
     use.whole = datum_of.instance != datum::per::microbatch;
-    use.makes = one.what == does::makes;
-    use.adds = one.what == does::adds_to;
-    use.frees = one.what == does::frees;
+    use.what = one.what;
+    bool const frees = one.what == does::frees;
     bool const works_in =
       use.stage == 0 && detail::brings(kind, one.of) && has_effect(kind, does::frees, one.of);
-    use.takes_part = use.lies && !(works_in && use.frees);
+    use.takes_part = use.lies && !(works_in && frees);
     // Where no kind that would free it runs, whoever changes it does so last.
     bool const left_alone = declared.freed[one.of] && one.what != does::reads && !works_in;
-    use.ends = use.stage != 0 ? use.takes_part : use.lies && (use.frees || left_alone);
+    use.ends = use.stage != 0 ? use.takes_part : use.lies && (frees || left_alone);
     use.order = one.order;
-    if (use.adds)
-      last_chunk = one.order == effect::chunk_order::ascending ? 1 : -1;
     return use;
   }
 };

@@ -130,23 +130,16 @@ public:
   [[nodiscard]] std::vector<double> starts_from(std::size_t from) const {
     std::vector<double> start(nodes_.size(), -1.0);
     start[from] = 0;
-    return extended(std::move(start));
+    return heads_of(edges_, time_of(), std::move(start));
   }
   //! The same from the start of any pass on a device, or anywhere where that is negative.
   [[nodiscard]] std::vector<double> starts_on(int device) const {
-    return extended(begins_on(device));
+    return heads_of(edges_, time_of(), begins_on(device));
   }
   //! The longest paths from the ends of all to the end of any pass on a device, or anywhere where
   //! that is negative.
   [[nodiscard]] std::vector<double> tails_to(int device) const {
-    std::vector<double> tail = begins_on(device);
-    for (auto node = edges_.sorted.rbegin(); node != edges_.sorted.rend(); ++node)
-      for (auto const [other, lag] : edges_.after.of(*node))
-        if (double const after = tail[detail::at(other)]; after >= 0) {
-          double& mine = tail[detail::at(*node)];
-          mine = std::max(mine, lag + time(detail::at(other)) + after);
-        }
-    return tail;
+    return tails_of(edges_, time_of(), begins_on(device));
   }
 
   //! True when another microbatch has the times and the weights of this one.
@@ -259,14 +252,8 @@ private:
         times[node] = 0;
     return times;
   }
-  [[nodiscard]] std::vector<double> extended(std::vector<double> start) const {
-    for (graph_node const node : edges_.sorted)
-      if (double const begin = start[detail::at(node)]; begin >= 0)
-        for (auto const [other, lag] : edges_.after.of(node)) {
-          double& later = start[detail::at(other)];
-          later = std::max(later, begin + time(detail::at(node)) + lag);
-        }
-    return start;
+  [[nodiscard]] auto time_of() const {
+    return [this](graph_node node) { return time(detail::at(node)); };
   }
 
   int microbatch_;
