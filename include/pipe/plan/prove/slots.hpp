@@ -253,7 +253,8 @@ struct slot_check {
     use const& carried = work.uses_of(step)[0];
     int const content = uses.product(step.work, step.work.stage, work.message_of(step).number);
     bool const sends = step.what == operation::send;
-    if (carried.at != (sends ? slot_place::inputs : slot_place::outputs) || carried.count != 1)
+    if (carried.at != (sends ? slot_place::inputs : slot_place::outputs) || carried.count != 1 ||
+        content == nothing)
       fail(proof::rule::wrong_content, i);
     else if (sends)
       read(i, carried, content);
