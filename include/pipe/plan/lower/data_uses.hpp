@@ -66,13 +66,6 @@ struct pass_place {
   int microbatch; //!< what there is one of per microbatch
 };
 
-//! A datum that a kind makes for other stages.
-struct made_product {
-  int first = nothing; //!< the number of its first instance; `nothing` where there is no such datum
-  int step = 0;        //!< to the stages that read it
-  bool per_reader = false; //!< there is one for each of them
-};
-
 //! The uses of data by each kind of pass, on a first, a last, an only and any other stage. Data of
 //! stages that do not exist are left out.
 struct data_uses {
@@ -82,7 +75,7 @@ struct data_uses {
     int slots = 0; //!< that a pass uses where stages are a chain
     //! The chunk that ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
-    made_product products[3]{}; //!< the data made for other stages
+    int product = nothing; //!< the first instance of the first datum made for other stages
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -189,10 +182,9 @@ struct data_uses {
   //! The number of the instance that a pass makes for a reader on another stage; `nothing` where
   //! there is no such reader.
   [[nodiscard]] constexpr int product(pass const& maker, int row, int reader) const noexcept {
-    list const& all = (*this)[maker];
     if (over.edges != nullptr)
-      return product_in_graph(all, maker, reader);
-    int const first = all.products[0].first; // with one reader at most
+      return product_in_graph(maker, reader);
+    int const first = (*this)[maker].product; // with one reader at most
     return reader != 0 || first == nothing ? nothing : first + place_of(maker, row).unit;
   }
   //! The datum of an instance.
@@ -255,11 +247,6 @@ private:
     flow const& declared = *over.declared;
     kind_of_pass const& kind = declared.kinds[number];
     list& result = of[number][where];
-    for (int i = 0; i < 3; ++i)
-      if (int const made = declared.links[number][where / 2].products[i]; made != kind_links::none)
-        result.products[i] = {line_of[made] * width * unit_count,
-                              to_readers(over.edges, declared.reader_step[made]),
-                              declared.data[made].instance == datum::per::reader};
     int taken[slot_classes]{};
     for (int e = 0; e < kind.effect_count; ++e) {
       if (kind.effects[e].what == does::needs)
@@ -279,18 +266,21 @@ private:
         taken[use.pool] += use.per_reader ? width : 1;
       most_taken = std::max(most_taken, taken[use.pool]);
       result.slots += use.takes_part ? 1 : 0;
+      result.product = result.product == nothing && is_product(use) ? use.first : result.product;
       result.uses[result.count++] = use;
     }
   }
+  //! True for a datum that a kind makes for other stages.
+  [[nodiscard]] constexpr bool is_product(data_use const& use) const noexcept {
+    return use.what == does::makes && use.reader != 0 && !over.declared->freed[use.of];
+  }
   // By themselves, so that `product` and `index` stay small enough to be inlined.
-  [[nodiscard]] constexpr int
-  product_in_graph(list const& all, pass const& maker, int reader) const noexcept {
-    for (made_product const& made : all.products) {
-      if (made.first == nothing)
-        break;
-      int const count = neighbours(over, maker, made.step);
+  [[nodiscard, gnu::noinline]] constexpr int product_in_graph(pass const& maker,
+                                                              int reader) const noexcept {
+    for (data_use const& use : (*this)[maker]) {
+      int const count = is_product(use) ? neighbours(over, maker, use.reader) : 0;
       if (reader < count)
-        return made.first + place_of(maker).unit + (made.per_reader ? reader * unit_count : 0);
+        return use.first + place_of(maker).unit + (use.per_reader ? reader * unit_count : 0);
       reader -= count;
     }
     return nothing;

@@ -149,9 +149,8 @@ public:
     work_ = work;
     at_ = {};
     begin(rows_.number(device) * uses_.row_size);
-    waits_.reset(work.items, work.count, streams, static_cast<int>(waits.size()));
+    waits_.reset(work.items, work.count, streams, waits);
     walk();
-    waits.insert(waits.end(), waits_.waits.data, waits_.waits.data + waits_.count);
     for (int of = 0; of < slot_classes; ++of) {
       layouts[of].count = pools_[of].count;
       layouts[of].peak_item = pools_[of].peak;

@@ -165,8 +165,8 @@ struct pass_ends {
   int end = 0;    //!< after them
 };
 
-//! The same for all passes, by route, kind and stage; where edges lead to other chunks, by unit in
-//! place of route.
+//! The same for all kinds of passes on all stages, by route, kind and stage; where edges lead to
+//! other chunks, by unit in place of route.
 class pass_table {
 public:
   //! @throws std::invalid_argument where a pass uses more slots than an item can name.
@@ -197,17 +197,15 @@ public:
 
 private:
   void enter(data_uses const& uses, pass const& what) {
-    pass_ends& ends = ends_.emplace_back();
-    if (!over_.contains(what))
-      return;
     auto const first = static_cast<int>(messages_.size());
     for (int number = 0; number < uses.width; ++number)
       if (int const to = receiver(over_, what, number); to != nothing)
         messages_.push_back({number, to});
-    ends = {device_of(over_, what), uses.slots(what), first, static_cast<int>(messages_.size())};
-    if (ends.slots > 65535)
-      throw std::invalid_argument("plan: a pass uses " + std::to_string(ends.slots) +
+    int const slots = uses.slots(what);
+    if (slots > 65535)
+      throw std::invalid_argument("plan: a pass uses " + std::to_string(slots) +
                                   " slots; 65535 at most are supported");
+    ends_.push_back({device_of(over_, what), slots, first, static_cast<int>(messages_.size())});
   }
 
   pipeline_view over_;
