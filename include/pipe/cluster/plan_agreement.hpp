@@ -9,6 +9,7 @@
 #include <pipe/cluster/store.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/plan/fingerprint.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/plan.hpp>
 
 #include <algorithm>
@@ -47,6 +48,16 @@ first_difference(int one, std::string_view ones, int other, std::string_view oth
   return value(mine).starts_with('#')
            ? who + " on " + std::string(key)
            : who + ": " + std::string(key) + ' ' + value(mine) + " vs " + value(theirs);
+}
+
+//! Checks that a further plan of a runner keeps each stage on its rank.
+//! @param who the first word of a sentence.
+//! @throws std::invalid_argument
+inline void check_ranks(plan const& first, plan const& added, char const* who) {
+  if (!same_stages(first, added))
+    throw std::invalid_argument(std::string(who) +
+                                "the plans of a runner keep each stage on the same rank, but this "
+                                "one places them elsewhere; make another runner for it");
 }
 
 //! Compares the plan of this rank with the plan of rank 0, through the store.

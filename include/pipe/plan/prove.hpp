@@ -244,24 +244,6 @@ inline proof check_validation(plan const& work) noexcept {
   return {};
 }
 
-//! @brief True when two pipelines have the same devices, each with the same stages.
-//! @complexity O(S).
-[[nodiscard]] inline bool same_stages(plan const& one, plan const& other) noexcept {
-  shape const& mine = one.over.extents;
-  bool const both_ways = mine.where == placement::bidirectional;
-  if (mine.devices != other.over.extents.devices || mine.stages() != other.over.extents.stages() ||
-      mine.routes() != other.over.extents.routes() ||
-      both_ways != (other.over.extents.where == placement::bidirectional))
-    return false;
-  for (int i = 0; i < mine.stages() * mine.routes() && !both_ways; ++i) {
-    int const stage = i % mine.stages();
-    int const microbatch = microbatch_of(mine, i / mine.stages());
-    if (device_of(one, stage, microbatch) != device_of(other, stage, microbatch))
-      return false;
-  }
-  return true;
-}
-
 //! The two ends of all messages.
 inline proof check_all_messages(plan const& work) {
   owned<int> const ends(2 * std::ptrdiff_t{message_indices(work)}, nothing);

@@ -13,7 +13,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -243,15 +242,6 @@ bool visit_element(Element&& element, Visit& visit) {
   return true;
 }
 
-template <std::size_t Index, class Stages, class Visit>
-bool visit_tuple(Stages& stages, std::size_t stage, Visit& visit) {
-  if constexpr (Index < std::tuple_size_v<Stages>)
-    return Index == stage ? visit_element(std::get<Index>(stages), visit)
-                          : visit_tuple<Index + 1>(stages, stage, visit);
-  else
-    return false;
-}
-
 //! Calls `visit` with one stage of a model.
 //!
 //! @param stages a vector, an array or a tuple (of stages of different types), of stages or of raw
@@ -264,7 +254,11 @@ bool visit_stage(Stages& stages, int stage, Visit visit) {
   if constexpr (function_of_stages<Stages>)
     return visit_element(stages(stage), visit);
   else if constexpr (tuple_of_stages<Stages>)
-    return visit_tuple<0>(stages, static_cast<std::size_t>(stage), visit);
+    return std::apply(
+      [&, at = 0](auto&... each) mutable {
+        return ((at++ == stage && visit_element(each, visit)) || ...);
+      },
+      stages);
   else
     return visit_element(stages[static_cast<std::size_t>(stage)], visit);
 }

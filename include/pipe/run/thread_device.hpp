@@ -7,7 +7,6 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/arena.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
@@ -104,10 +103,7 @@ struct thread_device {
     return passes.begins_again();
   }
 
-  void finish() {
-    passes.finish(*this);
-    standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
-  }
+  void finish() { passes.finish(*this); }
 
   //! Goes on with the program, and turns whatever a stage throws into the step's failure.
   //! @return whether it is over, by its end or by a failure; else it waits for a message, which
