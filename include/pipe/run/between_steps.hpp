@@ -231,7 +231,12 @@ void check_stages(plan const& work, Stages& stages, int only = nothing) {
         if (step.about == subject::pass && !can_run<Stage>(call))
           throw std::invalid_argument(missing_member(call, who));
         if (int const chunks = work.over.extents.chunks; chunks > 1 && !takes_chunks<Stage>)
-          throw std::invalid_argument(missing_chunks(chunks, who));
+          throw std::invalid_argument(
+            "run: the schedule cuts every sequence into " + std::to_string(chunks) +
+            " chunks, but " + who +
+            " does not say that its passes do only the chunk of their context; let them, and "
+            "declare static constexpr bool takes_chunks = true, or take a schedule of whole "
+            "sequences");
       });
       if (!there)
         throw std::invalid_argument("run: " + who + " is a null pointer, but device " +

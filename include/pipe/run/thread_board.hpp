@@ -411,10 +411,6 @@ struct thread_board {
     }
   }
 
-  //! True when a device of a thread has something to do, or the thread has none left.
-  [[nodiscard]] bool has_work(int thread) const {
-    return !has_any(thread) || any_of(thread, [this](int device) { return can_go_on(device); });
-  }
   [[nodiscard]] bool can_go_on(int device) const {
     device_standing const& its = devices[device];
     if (its.in_hand.load(std::memory_order_seq_cst) != nothing)

@@ -168,7 +168,8 @@ void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
       (void)advance_device(board, stages, device, thread);
     return false;
   };
-  auto const come = [&] { return board.has_work(thread); };
+  auto const can_go_on = [&](int device) { return board.can_go_on(device); };
+  auto const come = [&] { return !board.has_any(thread) || board.any_of(thread, can_go_on); };
   while (board.has_any(thread)) {
     (void)board.any_of(thread, advance);
     if (!spin_until(board.spin(0), come))
