@@ -118,8 +118,6 @@ public:
     dependency const found = (*this)[number];
     return (found.line - way_ * stage_count_) * over_.units() + found.unit;
   }
-  //! The stage of one of them. @pre 0 <= number < count
-  [[nodiscard]] constexpr int stage(int number) const noexcept { return (*this)[number].stage; }
 
   int count; //!< how many there are
 

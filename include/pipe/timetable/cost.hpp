@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -218,11 +217,7 @@ constexpr void check_cost(pipeline_view const& over, cost_model auto const& cost
   for (int kind = 0; kind < over.declared->kind_count; ++kind)
     for (int stage = 0; stage < over.extents.stages(); ++stage)
       for (int chunk = 0; chunk < over.chunks_of(0); ++chunk) {
-        pass const what{static_cast<pass_kind>(kind),
-                        false,
-                        static_cast<std::uint16_t>(stage),
-                        0,
-                        static_cast<std::uint16_t>(chunk)};
+        pass const what = row_writer::make(static_cast<pass_kind>(kind), stage, 0, chunk);
         if ((*over.declared)[what.kind].exists())
           (void)checked_duration(cost, *over.declared, what);
       }

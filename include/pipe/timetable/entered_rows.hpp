@@ -30,12 +30,6 @@ inline constexpr int several_before = -2;
 struct row_findings {
   report first;
   int entered = 0; //!< wanted lines that passes of these rows make, where nothing is wrong
-
-  constexpr void add(row_findings const& next) noexcept {
-    if (first)
-      first = next.first;
-    entered += next.entered;
-  }
 };
 
 //! The place that every pass of a timetable has, by line and unit, and what each waits for. An
@@ -302,8 +296,10 @@ constexpr entered_rows::entered_rows(pipeline_view const& of,
         of_rows[row] = enter_row(row_entrance(*this, row));
       }
   });
-  for (int row = 0; row < over.row_count(); ++row)
-    found.add(of_rows[row]);
+  for (int row = 0; row < over.row_count(); ++row) {
+    found.first = found.first ? of_rows[row].first : found.first;
+    found.entered += of_rows[row].entered;
+  }
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -45,7 +45,7 @@ std::vector<line> receive_compute_send(pp::timetable_view table, int device) {
   for (pp::pass const& work : table.row(device)) {
     pp::detail::dependency_list const needed(table.over, work);
     for (int k = 0; k < needed.count; ++k)
-      if (int const owner = pp::device_of(table, needed.stage(k)); owner != device)
+      if (int const owner = pp::device_of(table, needed[k].stage); owner != device)
         lines.push_back(receive(pp::detail::pass_at(table.over, needed.index(k)), owner));
     lines.push_back(run(work));
     if (int const to = pp::detail::receiver(table.over, work); to != pp::nothing)

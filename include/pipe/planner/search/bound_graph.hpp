@@ -229,10 +229,10 @@ private:
       for (int i = 0; i < needed.count; ++i) {
         int const index = needed.index(i);
         int const chunk = index % over.units() - over.first_unit(microbatch_);
-        std::size_t const before = made_by_[place(index / per_row, needed.stage(i), chunk)];
+        int const from = needed[i].stage;
+        std::size_t const before = made_by_[place(index / per_row, from, chunk)];
         if (before == none) // made by what not every order has, such as a recomputation
           continue;
-        int const from = needed.stage(i);
         double const message =
           message_time(cost, over.extents.devices, nodes_[before].device, nodes_[node].device);
         into[node].push_back(
