@@ -9,7 +9,9 @@
 #include <pipe/cluster/store.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/plan/fingerprint.hpp>
+#include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/run/between_steps.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -47,6 +49,17 @@ first_difference(int one, std::string_view ones, int other, std::string_view oth
   return value(mine).starts_with('#')
            ? who + " on " + std::string(key)
            : who + ": " + std::string(key) + ' ' + value(mine) + " vs " + value(theirs);
+}
+
+//! Checks that a plan can share the stages and ranks of a runner.
+//! @param who the first word of the sentence about ranks
+//! @throws std::invalid_argument with one sentence.
+inline void check_addition(plan const& first, plan const& added, char const* who) {
+  check_addition(first, added);
+  if (!same_stages(first, added))
+    throw std::invalid_argument(std::string(who) +
+                                ": the plans of a runner keep each stage on the same rank, but "
+                                "this one places them elsewhere; make another runner for it");
 }
 
 //! Compares the plan of this rank with the plan of rank 0, through the store.

@@ -301,7 +301,7 @@ private:
     refuse_after_end();
     now_ = {"adds a plan", {}};
     try {
-      detail::rooms::check_addition(machine_->taken(0), work, "nccl: ");
+      detail::rooms::check_addition(machine_->taken(0), work, "nccl");
       check_plan(work);
       agree(work);
       current_device const scope(options_.gpu);

@@ -190,34 +190,25 @@ private:
 //! Takes every device as far as its next pass, and past it; the ends of a group of
 //! messages one right after the other.
 //!
-//! @param at [P], the items that devices stand at. @param may_run whether a device may run the pass
-//! that it stands at now. @param go called with each device that moves. @return whether any
-//! has.
+//! @param may_run whether a device may run the pass that it stands at now. @param go called with
+//! each device that moves. @return whether any has.
 //! @throws what the functions throw.
 template <class MayRun, class Go>
-bool take_turns(plan const& work, std::vector<int>& at, MayRun may_run, Go go) {
+bool take_turns(plan const& work, rooms::plan_walk& walk, MayRun may_run, Go go) {
   bool moved = false;
-  std::vector<int> others;
   for (int device = 0; device < work.over.extents.devices; ++device) {
-    int& next = at[static_cast<std::size_t>(device)];
     auto const steps = work.program_of(device);
     bool ran = false;
-    while (static_cast<std::size_t>(next) < steps.size()) {
-      if (steps[static_cast<std::size_t>(next)].what == operation::run) {
+    while (!walk.ended(device)) {
+      if (steps[static_cast<std::size_t>(walk.at(device))].what == operation::run) {
         if (ran || !may_run(device))
           break;
         ran = true;
-        next = rooms::end_of_group(steps, next);
-      } else {
-        others.clear();
-        if (!rooms::meet_at_messages(
-              work, at.data(), device, [&others](int other) { others.push_back(other); }))
-          break;
+        walk.move_to(device, rooms::end_of_group(steps, walk.at(device)));
+        go(device);
+      } else if (!walk.go_on(device, go)) {
+        break;
       }
-      go(device);
-      for (int const other : others)
-        go(other);
-      others.clear();
       moved = true;
     }
   }
@@ -235,9 +226,9 @@ bool take_turns(plan const& work, std::vector<int>& at, MayRun may_run, Go go) {
 //! @complexity O(n P) for n items.
 [[nodiscard]] inline std::vector<int> drained_order(plan const& work) {
   std::vector<int> order;
-  std::vector<int> at(static_cast<std::size_t>(work.over.extents.devices));
+  rooms::plan_walk walk(work);
   while (take_turns(
-    work, at, [](int) { return true; }, [&order](int device) { order.push_back(device); })) {
+    work, walk, [](int) { return true; }, [&order](int device) { order.push_back(device); })) {
   }
   return order;
 }

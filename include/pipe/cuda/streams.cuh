@@ -391,13 +391,7 @@ private:
   template <class Go>
   void enqueue_as_known(current_device& current, Go go) {
     detail::stream_plan& work = *now_;
-    std::vector<int> at(work.position.size());
-    auto const ended = [&] {
-      for (std::size_t d = 0; d < at.size(); ++d)
-        if (static_cast<std::size_t>(at[d]) < work.lowered.program_of(static_cast<int>(d)).size())
-          return false;
-      return true;
-    };
+    detail::rooms::plan_walk walk(work.lowered);
     auto const knows = [&](int device) {
       auto const d = static_cast<std::size_t>(device);
       current.change_to(work.boards[d].gpu());
@@ -408,10 +402,10 @@ private:
     auto const go_on = [&](int device) {
       go(device);
       work.leave_out(device);
-      at[static_cast<std::size_t>(device)] = work.position[static_cast<std::size_t>(device)];
+      walk.move_to(device, work.position[static_cast<std::size_t>(device)]);
     };
-    while (!ended())
-      wait_until([&] { return detail::take_turns(work.lowered, at, knows, go_on); });
+    while (walk.first_standing() != nothing)
+      wait_until([&] { return detail::take_turns(work.lowered, walk, knows, go_on); });
   }
 
   [[nodiscard]] enqueuing_device on_streams(int device) {

@@ -277,7 +277,7 @@ private:
     refuse_after_failure();
     now_ = {"adds a plan", {}};
     guard("could not add a plan", [&] {
-      detail::check_addition(first(), work, "run: ");
+      detail::check_addition(first(), work, "run");
       take(std::move(work), at, [] {});
     });
     return {static_cast<int>(at)};

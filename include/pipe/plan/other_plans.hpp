@@ -6,6 +6,8 @@
 //! follow another. Header for pipelining::lower_evaluation and pipelining::lower_post_validated.
 
 #include <pipe/flow/flow.hpp>
+#include <pipe/flow/pipeline.hpp>
+#include <pipe/flow/shape.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/plan.hpp>
@@ -100,6 +102,28 @@ template <communication_policy Policy = communicators::per_pair,
   return {
     lowered(step_validation::next), lowered(step_validation::both), lowered(step_validation::last)};
 }
+
+namespace detail {
+
+//! @brief True when two pipelines have the same devices, each with the same stages.
+//! @complexity O(S).
+[[nodiscard]] inline bool same_stages(plan const& one, plan const& other) noexcept {
+  shape const& mine = one.over.extents;
+  bool const both_ways = mine.where == placement::bidirectional;
+  if (mine.devices != other.over.extents.devices || mine.stages() != other.over.extents.stages() ||
+      mine.routes() != other.over.extents.routes() ||
+      both_ways != (other.over.extents.where == placement::bidirectional))
+    return false;
+  for (int i = 0; i < mine.stages() * mine.routes() && !both_ways; ++i) {
+    int const stage = i % mine.stages();
+    int const microbatch = microbatch_of(mine, i / mine.stages());
+    if (device_of(one, stage, microbatch) != device_of(other, stage, microbatch))
+      return false;
+  }
+  return true;
+}
+
+} // namespace detail
 
 //! @brief Proves that one plan may follow another, in turn with it, without a barrier between
 //! devices: train, evaluate, train.

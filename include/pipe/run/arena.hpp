@@ -61,12 +61,13 @@ struct arena {
   [[nodiscard]] buffer at(use const& where) const noexcept {
     if (where.index == nothing)
       return {};
-    return lies(where, where.bytes);
+    return lies(where, work.layout(device, where.of), where.bytes);
   }
 
   //! The slot at the size that its class was asked for. Padding follows it.
   [[nodiscard]] buffer whole(use const& where) const noexcept {
-    return lies(where, work.layout(device, where.of).asked);
+    slot_layout const& layout = work.layout(device, where.of);
+    return lies(where, layout, layout.asked);
   }
 
   //! The buffer that a message is sent from or received into.
@@ -76,7 +77,8 @@ struct arena {
 
   //! The first buffer that a step reads.
   [[nodiscard]] input input_of(item const& step) const noexcept {
-    return to_read(at(work.use_at(slot_place::inputs, step)));
+    buffer const in = at(work.use_at(slot_place::inputs, step));
+    return {in.slot, in.data, in.bytes};
   }
 
   //! The first buffer that a step fills.
@@ -87,7 +89,9 @@ struct arena {
   //! The gradient of one of the two stages that share a tied weight.
   //! @param which 0 for the first stage, 1 for the last one.
   [[nodiscard]] input tied_gradient(int which) const noexcept {
-    return to_read(at({.of = slot_class::tied_gradient, .index = which, .bytes = work.tied_bytes}));
+    buffer const in =
+      at({.of = slot_class::tied_gradient, .index = which, .bytes = work.tied_bytes});
+    return {in.slot, in.data, in.bytes};
   }
 
   //! The gradients of all copies of a stage, for the step that adds them.
@@ -154,8 +158,8 @@ struct arena {
 
 private:
   //! A slot that there is.
-  [[nodiscard]] buffer lies(use const& where, std::int64_t bytes) const noexcept {
-    slot_layout const& layout = work.layout(device, where.of);
+  [[nodiscard]] buffer
+  lies(use const& where, slot_layout const& layout, std::int64_t bytes) const noexcept {
     if (layout.bytes == 0)
       return {where.index, nullptr, 0};
     if (guard == 0 && host == nullptr) // as a rule

@@ -10,7 +10,6 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/plan/prove.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
 #include <pipe/run/hooks.hpp>
@@ -39,9 +38,8 @@ struct plan_number {
 namespace detail {
 
 //! Checks that a plan can share the stages and devices of a runner.
-//! @param ranks the first word of a sentence where stages may not change their rank; else null.
 //! @throws std::invalid_argument with one sentence.
-inline void check_addition(plan const& first, plan const& added, char const* ranks = nullptr) {
+inline void check_addition(plan const& first, plan const& added) {
   auto const differ = [](char const* what, int has, int was) {
     throw std::invalid_argument("run: the plans of a runner have the same devices and stages, but "
                                 "this one has " +
@@ -52,10 +50,6 @@ inline void check_addition(plan const& first, plan const& added, char const* ran
     differ(" devices", added.over.extents.devices, first.over.extents.devices);
   if (added.over.extents.stages() != first.over.extents.stages())
     differ(" stages", added.over.extents.stages(), first.over.extents.stages());
-  if (ranks != nullptr && !same_stages(first, added))
-    throw std::invalid_argument(std::string(ranks) +
-                                "the plans of a runner keep each stage on the same rank, but this "
-                                "one places them elsewhere; make another runner for it");
 }
 
 //! Checks that a runner has a plan of this number.

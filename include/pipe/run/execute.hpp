@@ -90,7 +90,8 @@ receive_early(plan const& work, int device_number, int& next, Device& device) {
 //! @return whether the program has ended; false where something is not ready.
 //! @throws what the device throws, and `ready`.
 template <execution_device Device, class Ready>
-bool advance(plan const& work, int device_number, int& next, Device& device, Ready ready) {
+[[gnu::always_inline]] inline bool
+advance(plan const& work, int device_number, int& next, Device& device, Ready ready) {
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
   int const validated = behind_validation(work, device_number);
@@ -182,12 +183,12 @@ template <class T>
 struct few_or_many {
   static constexpr std::size_t few = 4;
 
-  T* first = own;
   T own[few];
+  T* first = own;
   std::unique_ptr<T[]> many{};
 
   //! Makes room for what a pass is handed in a place. @pre nothing is in it.
-  [[gnu::noinline]] void make_room(std::span<use const> uses, slot_place at) {
+  void make_room(std::span<use const> uses, slot_place at) {
     auto const count = static_cast<std::size_t>(std::ranges::count(uses, at, &use::at));
     if (count <= few)
       return;
@@ -202,10 +203,8 @@ public:
   handed(arena const& memory, item const& step, void* stream)
       : where_(memory.bare_context_of(step, stream)) {
     std::span<use const> const uses = memory.work.uses_of(step);
-    if (uses.size() > few_or_many<input>::few) {
-      inputs_.make_room(uses, slot_place::inputs);
-      outputs_.make_room(uses, slot_place::outputs);
-    }
+    if (uses.size() > few_or_many<input>::few)
+      make_room(uses);
     input* in = inputs_.first;
     output* out = outputs_.first;
     for (use const& one : uses)
@@ -228,6 +227,11 @@ public:
   [[nodiscard]] output const& out() const noexcept { return *outputs_.first; }
 
 private:
+  [[gnu::noinline]] void make_room(std::span<use const> uses) {
+    inputs_.make_room(uses, slot_place::inputs);
+    outputs_.make_room(uses, slot_place::outputs);
+  }
+
   context where_;
   few_or_many<input> inputs_;
   few_or_many<output> outputs_;

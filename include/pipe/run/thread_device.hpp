@@ -30,6 +30,7 @@ struct thread_device {
   plan const& work = board.now->lowered;
   rendezvous& messages = board.now->messages;
   host_passes& passes = board.now->passes[static_cast<std::size_t>(device)];
+  slot_guards& guards = passes.guards();
   std::span<item const> steps = work.program_of(device);
   device_standing& standing = board.devices[device];
 
@@ -89,7 +90,6 @@ struct thread_device {
 
   void post(int first, std::span<item const> group) {
     begin(first);
-    slot_guards& guards = passes.guards();
     for (item const& step : group) {
       if (step.what == operation::receive)
         guards.before(step);

@@ -145,19 +145,17 @@ private:
 };
 
 //! A text of the data. A letter that could end the script is escaped.
-void append_html_text(text_sink auto& out, std::string_view text) {
+[[nodiscard]] inline std::string html_text(std::string_view text) {
+  std::string result;
   std::string const quoted = json_text(text);
-  for (char const& letter : quoted) {
-    if (letter == '<')
-      append(out, "\\u003c");
-    else
-      out.append(std::string_view(&letter, 1));
-  }
+  for (char const& letter : quoted)
+    result.append(letter == '<' ? "\\u003c" : std::string_view(&letter, 1));
+  return result;
 }
 
-//! A member that is a list of numbers.
+//! A member that is a list of numbers. @param name with all that stands before the list
 void append_numbers(text_sink auto& out, std::string_view name, auto const& values) {
-  append(out, "\"", name, "\":");
+  append(out, name);
   append_list(out, values, [&](auto const& value) { append(out, value); });
 }
 
@@ -202,10 +200,8 @@ void append_kinds(text_sink auto& out, flow const& declared) {
     if (!declared[kind].exists())
       return append(out, "0");
     colour const plain = plain_colour(declared[kind]);
-    append(out, "{\"word\":");
-    append_html_text(out, declared.word(kind));
-    append(out, ",\"legend\":");
-    append_html_text(out, legend_word(declared[kind]));
+    append(out, "{\"word\":", html_text(declared.word(kind)));
+    append(out, ",\"legend\":", html_text(legend_word(declared[kind])));
     append(out, ",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
     append(out, declared[kind].on == engine::network ? ",\"by_stage\":true}" : "}");
   });
@@ -251,8 +247,7 @@ void append_extents(text_sink auto& out, html_timeline const& line) {
   std::vector<int> const locals = local_stages(shown);
   append(out, ",\"devices\":", extents.devices, ",\"microbatches\":", extents.microbatches);
   append(out, ",\"chunks\":", extents.chunks, ",\"stages_per_device\":", device_share(shown));
-  append(out, ",");
-  append_numbers(out, "locals", locals);
+  append_numbers(out, ",\"locals\":", locals);
   append(out, ",\"local_count\":", most_local_stages(extents, locals));
   if (extents.where == placement::bidirectional) {
     append(out, ",\"directions\":");
@@ -260,10 +255,8 @@ void append_extents(text_sink auto& out, html_timeline const& line) {
       append(out, extents.enters_at_end(unit) ? 1 : 0);
     });
   }
-  if (!line.about.chunk_shares.empty()) {
-    append(out, ",");
-    append_numbers(out, "shares", line.about.chunk_shares);
-  }
+  if (!line.about.chunk_shares.empty())
+    append_numbers(out, ",\"shares\":", line.about.chunk_shares);
   append(out, ",\n\"engines\":[\"passes\"");
   for (int engine = 1; engine < shown.over.declared->engines; ++engine)
     append(out, ",\"", engine_row_name(shown, engine * extents.devices), "\"");
@@ -290,10 +283,8 @@ void append_rows(text_sink auto& out, html_timeline const& line) {
 void append_timeline(text_sink auto& out, html_timeline const& line, uniform_cost const& page) {
   timetable_view const& table = line.table;
   uniform_cost const& cost = line.about.cost;
-  append(out, "{\"name\":");
-  append_html_text(out, line.about.schedule);
-  append(out, ",\"heading\":");
-  append_html_text(out, html_heading(line));
+  append(out, "{\"name\":", html_text(line.about.schedule));
+  append(out, ",\"heading\":", html_text(html_heading(line)));
   append_extents(out, line);
   append(out, ",\n");
   append_kinds(out, *table.over.declared);
@@ -306,13 +297,10 @@ void append_timeline(text_sink auto& out, html_timeline const& line, uniform_cos
   if (table.links != nullptr) {
     auto const pairs =
       static_cast<std::size_t>(table.over.extents.devices * table.over.extents.devices);
-    append(out, ",\n");
-    append_numbers(out, "links", std::span(table.links, pairs));
+    append_numbers(out, ",\n\"links\":", std::span(table.links, pairs));
   }
-  if (!line.slot_sizes.empty()) {
-    append(out, ",\n");
-    append_numbers(out, "slot_sizes", line.slot_sizes);
-  }
+  if (!line.slot_sizes.empty())
+    append_numbers(out, ",\n\"slot_sizes\":", line.slot_sizes);
   if (!line.measured.empty())
     append_measured(out, line);
   append_rows(out, line);
@@ -363,10 +351,8 @@ void write_html(text_sink auto& out,
   }
   append(out, "</title>\n", detail::html_head);
   append(out, "<script type=\"application/json\" id=\"data\">\n{\"title\":");
-  detail::append_html_text(out, options.title);
-  append(out, ",\"unit\":");
-  detail::append_html_text(out, options.unit);
-  append(out, ",\n");
+  append(
+    out, detail::html_text(options.title), ",\"unit\":", detail::html_text(options.unit), ",\n");
   detail::append_sliders(out, timelines, unit);
   append(out, ",\n\"bytes\":", options.bytes ? "true" : "false", ",\"classes\":");
   detail::append_numbered(out, detail::slot_classes, [&](int of) {

@@ -56,38 +56,31 @@ struct trace_writer {
   bool any = false;
   int arrows = 0; // that are complete
 
-  void begin_event() {
-    append(out, any ? ",\n" : "\n");
+  //! Begins an event with what these parts are.
+  template <class... Part>
+  void begin(Part const&... parts) {
+    append(out, any ? ",\n" : "\n", parts...);
     any = true;
   }
 
   void name_process(int process, std::string_view name, int devices) {
-    begin_event();
-    append(
-      out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", process, ",\"args\":{\"name\":");
-    append_quoted(out, name);
-    append(out, "}}");
+    begin("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", process);
+    append(out, ",\"args\":{\"name\":", json_text(name), "}}");
     for (int device = 0; device < devices; ++device) {
-      begin_event();
-      append(out, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", process, ",\"tid\":", device);
+      begin("{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", process, ",\"tid\":", device);
       append(out, ",\"args\":{\"name\":\"device ", device, "\"}}");
-      begin_event();
-      append(out, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":", process);
+      begin("{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":", process);
       append(out, ",\"tid\":", device, ",\"args\":{\"sort_index\":", device, "}}");
     }
   }
 
   void write_pass(int process, measured_pass const& ran, double unit, pipeline_view const& over) {
-    begin_event();
     std::string name = detail::sign(*over.declared, ran.what.kind).c_str();
     append_number(name, ran.what.microbatch);
     if (over.extents.chunks > 1)
       append(name, ".", ran.what.chunk);
-    append(out, "{\"ph\":\"X\",\"name\":");
-    append_quoted(out, name);
-    append(out, ",\"cat\":");
-    append_quoted(out, over.declared->word(ran.what.kind));
-    append(out, ",\"pid\":", process);
+    begin("{\"ph\":\"X\",\"name\":", json_text(name));
+    append(out, ",\"cat\":", json_text(over.declared->word(ran.what.kind)), ",\"pid\":", process);
     append(out, ",\"tid\":", ran.device, ",\"ts\":", ran.start * unit);
     append(out, ",\"dur\":", (ran.end - ran.start) * unit, ",\"args\":{\"stage\":");
     append(out, ran.what.stage, ",\"microbatch\":", ran.what.microbatch);
@@ -96,15 +89,13 @@ struct trace_writer {
 
   //! One end of the next arrow: "s" where it starts, "f" where it ends.
   void write_arrow(char const* phase, int process, int device, double time) {
-    begin_event();
-    append(out, "{\"ph\":\"", phase, "\",\"name\":\"message\",\"cat\":\"message\",\"id\":", arrows);
+    begin("{\"ph\":\"", phase, "\",\"name\":\"message\",\"cat\":\"message\",\"id\":", arrows);
     append(out, ",\"pid\":", process, ",\"tid\":", device, ",\"ts\":", time);
     append(out, phase[0] == 'f' ? ",\"bp\":\"e\"}" : "}");
   }
 
   void write_counter(int process, int device, double time, double activations, double inputs) {
-    begin_event();
-    append(out, "{\"ph\":\"C\",\"name\":\"kept on device ", device, "\",\"pid\":", process);
+    begin("{\"ph\":\"C\",\"name\":\"kept on device ", device, "\",\"pid\":", process);
     append(out, ",\"ts\":", time, ",\"args\":{\"activations\":", activations);
     append(out, ",\"weight inputs\":", inputs, "}}");
   }

@@ -45,7 +45,13 @@ struct slot_history {
   int writer = nothing;
   int content = nothing;
   int reader_count = 0;
-  int first_reader = 0; // of readers
+  int first_reader = 0; // in the list of readers
+};
+
+//! The slots of a class among the histories.
+struct slot_range {
+  int first = 0;
+  int count = 0;
 };
 
 //! The walks over the programs of devices, one after the other, each in the memory of the one
@@ -63,7 +69,7 @@ struct slot_check {
   proof verdict{};
   int const* known = nullptr; // by what starts now
   int last_scatter = nothing; // that has completed the gradients of a stage
-  std::span<slot_history> of_class[slot_classes]{};
+  slot_range of_class[slot_classes]{};
 
   void begin(int number) {
     device = number;
@@ -73,98 +79,99 @@ struct slot_check {
     last_scatter = nothing;
     clock.reset(static_cast<int>(steps.size()), work.streams(device));
     int slots = 0;
-    for (int of = 0; of < slot_classes; ++of)
-      slots += work.layout(device, static_cast<slot_class>(of)).count;
+    for (int of = 0; of < slot_classes; ++of) {
+      of_class[of] = {slots, work.layout(device, static_cast<slot_class>(of)).count};
+      slots += of_class[of].count;
+    }
     histories.get(slots, {});
+    for (int slot = 0; slot < slots; ++slot)
+      histories[slot].first_reader = slot * uses.most_readers;
     read_by.get(slots * uses.most_readers);
     progress.get(has_hooks(work) ? uses.over.extents.stages() : 0, 0);
     makers.get(uses.over.declared->engines > 1 ? uses.instances() : 0, nothing);
-    for (int of = 0, first = 0; of < slot_classes; ++of) {
-      int const count = work.layout(device, static_cast<slot_class>(of)).count;
-      of_class[of] = {histories + first, static_cast<std::size_t>(count)};
-      first += count;
-    }
-    for (int slot = 0; slot < slots; ++slot)
-      histories[slot].first_reader = slot * uses.most_readers;
     // The rows of the plan before are where they are complete.
     if (validates(work.validation) && device + 1 == uses.over.extents.devices)
       for (int row = 0; row < uses.over.extents.stages(); ++row)
-        if (slot_history* const past = history(slot_class::totals, row); past != nullptr)
-          past->content = row;
+        if (int const slot = slot_of({.of = slot_class::totals, .index = row}); slot != nothing)
+          histories[slot].content = row;
   }
-  [[nodiscard]] slot_history* history(slot_class of, int index) noexcept {
-    std::span<slot_history> const all = of_class[static_cast<int>(of)];
-    auto const at = static_cast<std::size_t>(index); // a negative number becomes one too large
-    return at < all.size() ? all.data() + at : nullptr;
+  //! The number of a slot among the histories; `nothing` where there is none.
+  [[nodiscard]] int slot_of(use const& used) const noexcept {
+    slot_range const& all = of_class[static_cast<int>(used.of)];
+    bool const exists = static_cast<unsigned>(used.index) < static_cast<unsigned>(all.count);
+    return exists ? all.first + used.index : nothing; // a negative number is one too large
   }
-  [[nodiscard]] int* readers_of(slot_history const* past) noexcept {
-    return read_by + past->first_reader;
+  [[nodiscard]] int* readers_of(slot_history const& past) noexcept {
+    return read_by + past.first_reader;
   }
   [[nodiscard]] bool knows(int earlier) const noexcept {
-    if (earlier == nothing)
-      return true;
-    return known[items[earlier].stream()] >= earlier;
+    return earlier == nothing || known[items[earlier].stream()] >= earlier;
   }
-  void fail(proof::rule broken, int item_index, int other) noexcept {
+  void fail(proof::rule broken, int item_index, int other = nothing) noexcept {
     if (verdict)
       verdict = {broken, device, item_index, device, other};
   }
   //! `item_index` writes `content` into a slot: its writer and readers so far must be complete.
-  void write(int item_index, slot_class of, int index, int content) noexcept {
-    slot_history* const past = history(of, index);
-    if (past == nullptr)
-      return fail(proof::rule::wrong_content, item_index, nothing);
-    if (!knows(past->writer))
-      return fail(proof::rule::unordered, item_index, past->writer);
+  void write(int item_index, use const& used, int content) noexcept {
+    int const slot = slot_of(used);
+    if (slot == nothing)
+      return fail(proof::rule::wrong_content, item_index);
+    slot_history& past = histories[slot];
+    if (!knows(past.writer))
+      return fail(proof::rule::unordered, item_index, past.writer);
     int const* const before = readers_of(past);
-    for (int k = 0; k < past->reader_count; ++k)
+    for (int k = 0; k < past.reader_count; ++k)
       if (!knows(before[k]))
         return fail(proof::rule::unordered, item_index, before[k]);
-    past->writer = item_index;
-    past->content = content;
-    past->reader_count = 0;
+    past = {item_index, content, 0, past.first_reader};
+  }
+  //! True when a slot holds the content that it must hold for `item_index`.
+  [[nodiscard]] bool has(int item_index, int slot, int content) noexcept {
+    bool const right = slot != nothing && histories[slot].content == content;
+    if (!right)
+      fail(
+        proof::rule::wrong_content, item_index, slot == nothing ? nothing : histories[slot].writer);
+    return right;
   }
   //! `item_index` adds to the content that a slot must hold.
-  void add(int item_index, slot_class of, int index, int content) noexcept {
-    slot_history const* const past = history(of, index);
-    if (past == nullptr || past->content != content)
-      return fail(proof::rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
-    write(item_index, of, index, content);
+  void add(int item_index, use const& used, int content) noexcept {
+    if (has(item_index, slot_of(used), content))
+      write(item_index, used, content);
   }
   //! `item_index` reads a slot that must hold `content`, written by an item that is complete.
-  void read(int item_index, slot_class of, int index, int content) noexcept {
-    slot_history* const past = history(of, index);
-    if (past == nullptr || past->content != content)
-      return fail(proof::rule::wrong_content, item_index, past == nullptr ? nothing : past->writer);
-    if (past->writer == item_index)
+  void read(int item_index, use const& used, int content) noexcept {
+    int const slot = slot_of(used);
+    if (!has(item_index, slot, content))
+      return;
+    slot_history& past = histories[slot];
+    if (past.writer == item_index)
       return; // a pass may use what it has made
-    if (!knows(past->writer))
-      return fail(proof::rule::unordered, item_index, past->writer);
+    if (!knows(past.writer))
+      return fail(proof::rule::unordered, item_index, past.writer);
     int* const others = readers_of(past);
     int at = 0;
-    while (at < past->reader_count && !knows(others[at]) && others[at] != item_index)
+    while (at < past.reader_count && !knows(others[at]) && others[at] != item_index)
       ++at;
     if (at >= uses.most_readers)
       return fail(proof::rule::unordered, item_index, others[0]);
     others[at] = item_index;
-    past->reader_count = at == past->reader_count ? at + 1 : past->reader_count;
+    past.reader_count = at == past.reader_count ? at + 1 : past.reader_count;
   }
   //! Checks a step that is not about a pass: its slots, and the gradients that it needs.
   void other(int i, item const& step) noexcept {
-    slot_class const of = class_of(step.about);
-    use const& used = work.uses_of(step)[0];
-    use const given = given_use(uses.over, step, used.count);
-    if (used.of != of || used.at != given.at || used.index != given.index ||
-        used.count != given.count)
-      return fail(proof::rule::wrong_content, i, nothing);
+    use used = work.uses_of(step)[0];
+    use given = given_use(uses.over, step, used.count);
+    given.bytes = used.bytes;
+    if (used != given)
+      return fail(proof::rule::wrong_content, i);
     // Slots of copies serve stage after stage.
-    bool const copied = of == slot_class::copied_gradient;
+    bool const copied = used.of == slot_class::copied_gradient;
     int const shift = copied ? step.work.stage * most_copies(uses.over.extents) : 0;
-    for (int index = used.index; index < used.index + used.count; ++index)
+    for (int k = 0; k < used.count; ++k, ++used.index)
       if (used.at == slot_place::outputs)
-        write(i, of, index, index + shift);
-      else if (step.about != subject::early_update || device_of(work, index) <= device)
-        read(i, of, index, index + shift);
+        write(i, used, used.index + shift);
+      else if (step.about != subject::early_update || device_of(work, used.index) <= device)
+        read(i, used, used.index + shift);
     if (step.what == operation::run)
       follow(i, step);
   }
@@ -181,7 +188,7 @@ struct slot_check {
     switch (step.about) {
     case subject::pass:
       if (completes_gradients(*uses.over.declared, step.work.kind) && at != 0)
-        return fail(proof::rule::incomplete, i, nothing);
+        return fail(proof::rule::incomplete, i);
       if (step.completes_stage)
         at = copies_of(uses.over, step.work.stage) > 1 ? gathered : complete;
       last_scatter = step.completes_stage && runs_beside(step) ? i : last_scatter;
@@ -189,18 +196,18 @@ struct slot_check {
     case subject::copied_gradient:
     case subject::add_copies:
       if (at != gathered)
-        return fail(proof::rule::incomplete, i, nothing);
+        return fail(proof::rule::incomplete, i);
       at = step.about == subject::add_copies ? complete : at;
       return;
     case subject::contribution:
       if (!work.evaluates && !goes_forward_only(uses.over, step.work.stage) &&
           at != (tied ? added : complete))
-        return fail(proof::rule::incomplete, i, nothing);
+        return fail(proof::rule::incomplete, i);
       return;
     case subject::tied_gradient:
     case subject::add_tied:
       if (at != complete)
-        return fail(proof::rule::incomplete, i, nothing);
+        return fail(proof::rule::incomplete, i);
       at = step.about == subject::add_tied ? added : at;
       return;
     default: return; // the totals say that all have contributed
@@ -229,17 +236,17 @@ struct slot_check {
         int const content = uses.index(use, what, place, number);
         if (at == end || at->at != use.at || at->count != 1 ||
             (use.stage == 0 && at->of != slot_class{use.pool}))
-          return fail(proof::rule::wrong_content, i, nothing);
+          return fail(proof::rule::wrong_content, i);
         if (use.stage == 0 && uses.brings(use, what))
-          write(i, at->of, at->index, content);
+          write(i, *at, content);
         else if (use.what == does::adds_to)
-          add(i, at->of, at->index, content);
+          add(i, *at, content);
         else
-          read(i, at->of, at->index, content);
+          read(i, *at, content);
       }
     }
     if (at != end)
-      fail(proof::rule::wrong_content, i, nothing);
+      fail(proof::rule::wrong_content, i);
   }
   //! A message reads what its maker has made, or brings it.
   void carry(int i, item const& step) noexcept {
@@ -248,11 +255,11 @@ struct slot_check {
     bool const sends = step.what == operation::send;
     if (carried.at != (sends ? slot_place::inputs : slot_place::outputs) || carried.count != 1 ||
         content == nothing)
-      fail(proof::rule::wrong_content, i, nothing);
+      fail(proof::rule::wrong_content, i);
     else if (sends)
-      read(i, carried.of, carried.index, content);
+      read(i, carried, content);
     else
-      write(i, carried.of, carried.index, content);
+      write(i, carried, content);
   }
 
   //! Checks the slots of one device. Items that start together do not know of one another.
@@ -286,33 +293,5 @@ struct slot_check {
     return verdict;
   }
 };
-
-//! The classes lie one after the other in the arena.
-inline proof check_layout(plan const& work, int device) noexcept {
-  std::int64_t ends[2]{}; // on the device, on the host
-  for (int of = 0; of < slot_classes; ++of) {
-    slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
-    std::int64_t& end = ends[lies_on_host(work.over.declared, of) ? 1 : 0];
-    if (layout.offset < end || layout.bytes < 0 || layout.count < 0)
-      return {proof::rule::slots_overlap, device, layout.peak_item};
-    end = plus(layout.offset, times(layout.bytes, layout.count));
-  }
-  if (work.arena_bytes_of(device) < ends[0] || work.host_bytes_of(device) < ends[1])
-    return {proof::rule::slots_overlap, device};
-  return {};
-}
-
-//! True when every slot that a step uses has room for its content.
-//! @param layouts of its device
-[[nodiscard]] inline bool
-has_room(plan const& work, slot_layout const* layouts, item const& step) noexcept {
-  for (use const& used : work.uses_of(step)) {
-    std::int64_t const room = layouts[static_cast<int>(used.of)].bytes;
-    if (used.bytes < 0 ||
-        used.bytes > (used.of == slot_class::totals ? times(room, used.count) : room))
-      return false;
-  }
-  return true;
-}
 
 } // namespace pipelining::inline v0_3::detail

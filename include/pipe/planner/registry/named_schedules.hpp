@@ -363,13 +363,8 @@ struct schedule_traits {
   bool even_stages = false;
   //! True when the number of devices must be even.
   bool even_devices = false;
-  //! Some of its backward passes are two halves, on two devices and with three microbatches or
-  //! more.
-  bool splits_backward = false;
   //! True when the order is searched for the costs: other costs, other orders.
   bool searched = false;
-  //! Some passes run side by side, a forward with a backward pass.
-  bool overlaps_pairs = false;
   //! Any two passes may run side by side, and not only a forward with a backward pass.
   bool any_pairs = false;
   //! True when the search can be left out: see `schedule_choice::swept`.

@@ -138,8 +138,6 @@ inline void count_spans(order_graph& graph) {
                               ? graph.taken.back()
                               : effects.freed[index_of(what.kind)]);
     }
-  (void)checked_latency(cost);
-  (void)checked_links(cost, graph.devices);
   std::vector<std::vector<graph_edge>> before(graph.passes.size());
   for (graph_node node = 0; node < graph.size(); ++node) {
     dependency_list const needed(over, graph.passes[at(node)]);

@@ -273,7 +273,8 @@ private:
       } else if (vain >= 0) {
         auto const [first, last] =
           std::minmax({random_.below(graph_.devices), random_.below(graph_.devices)});
-        next.rows = names_.renamed(std::move(next.rows), names_.by_chance(random_), first, last);
+        next.rows = names_.renamed(
+          std::move(next.rows), names_.by_chance(random_), first, at(last - first + 1));
       }
       if (!descend(next, watch))
         continue;
