@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <stdexcept>
-#include <string>
 
 namespace pipelining::inline v0_3 {
 
@@ -76,15 +75,10 @@ struct shape {
 [[nodiscard]] constexpr int
 device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
   int const position = stage % extents.devices;
+  if (extents.where == placement::looped)
+    return position;
   bool const goes_up = (stage / extents.devices) % 2 == 1;
-  switch (extents.where) {
-  case placement::looped: return position;
-  case placement::wave:
-  case placement::bidirectional:
-    return goes_up != extents.enters_at_end(microbatch) ? extents.devices - 1 - position : position;
-  case placement::custom: return 0;
-  }
-  return 0;
+  return goes_up != extents.enters_at_end(microbatch) ? extents.devices - 1 - position : position;
 }
 
 namespace detail {
@@ -134,36 +128,6 @@ constexpr void check_extents(shape const& extents, int rows = 3) {
   require(per_stage <= most_passes / extents.stages(),
           "shape: devices x stages per device x microbatches x chunks gives more than 2^28 passes; "
           "choose smaller extents");
-}
-
-//! Checks the device that a placement of one's own gives to a stage.
-//! @throws std::invalid_argument
-constexpr void check_holder(shape const& extents, int stage, int device) {
-  require(extents.where == placement::custom,
-          "shape: a schedule with device_of places its stages itself; its arrange must give "
-          "placement::custom");
-  if (device < 0 || device >= extents.devices)
-    throw std::invalid_argument("shape: device_of gives stage " + std::to_string(stage) +
-                                " to device " + std::to_string(device) + ", but there are " +
-                                std::to_string(extents.devices) + " devices");
-}
-
-//! Checks that a schedule without `device_of` has a placement with a name.
-//! @throws std::invalid_argument
-constexpr void check_named_placement(shape const& extents) {
-  require(extents.where != placement::custom,
-          "shape: a schedule with placement::custom needs a member device_of(shape, stage, route) "
-          "that says where each stage is");
-}
-
-//! Checks the chunks of a microbatch of its own number of chunks.
-//! @throws std::invalid_argument
-constexpr void check_chunk_count(shape const& extents, int microbatch, int chunks) {
-  if (chunks < 1 || chunks > extents.chunks)
-    throw std::invalid_argument("shape: chunks_of gives microbatch " + std::to_string(microbatch) +
-                                " " + std::to_string(chunks) +
-                                " chunks; there must be 1 to shape::chunks, " +
-                                std::to_string(extents.chunks));
 }
 
 } // namespace detail

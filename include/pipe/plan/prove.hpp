@@ -169,20 +169,11 @@ proof find_broken(plan const& work, Workers const& by) {
       first.add(found[device]);
     return first;
   };
-  auto const add_slots = [&](int device, slot_check& slots) {
-    if (found[device].what == device_check::none)
-      found[device].add({device_check::slots, slots.check(device)});
-  };
   worker_parts const parts(devices, by.count());
-  bool const alone = parts.count == 1;
   by.run(parts.count, [&](int part) {
     item_check items{work, notes};
-    slot_check slots{work, uses};
-    for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
+    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
       found[device] = items.check(device);
-      if (alone) // while the program is in the caches
-        add_slots(device, slots);
-    }
   });
   if (device_finding const early = first_finding(); early.what <= device_check::lanes)
     return early.verdict;
@@ -194,8 +185,8 @@ proof find_broken(plan const& work, Workers const& by) {
     for (int device = next++; device < devices; device = next++)
       if (device < 0)
         meet = check_meetings(work);
-      else if (!alone)
-        add_slots(device, slots);
+      else if (found[device].what == device_check::none)
+        found[device].add({device_check::slots, slots.check(device)});
   });
   device_finding const last = first_finding();
   if (last.what == device_check::sequences && (meet || meet.broken == proof::rule::circular))

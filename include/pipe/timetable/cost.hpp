@@ -159,12 +159,6 @@ namespace detail {
     return time_of(cost, declared, first) + time_of(cost, declared, second);
 }
 
-//! The same of two passes of training.
-[[nodiscard]] constexpr double
-pair_duration(cost_model auto const& cost, pass const& first, pass const& second) {
-  return pair_duration(cost, kinds_of_training, first, second);
-}
-
 //! The times between a group and other stages: what the cost model says, else those of
 //! messages.
 [[nodiscard]] constexpr group_times groups_of(cost_model auto const& cost) {

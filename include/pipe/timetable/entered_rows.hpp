@@ -86,6 +86,8 @@ struct entry_place {
   int first;          //!< unit of its microbatch
   int count;          //!< chunks of its microbatch
   bool still = false; //!< of a graph, whether the stage only goes forward
+  kind_links const* links = nullptr;
+  int base = 0; //!< the line of row 0 of the flow on its stage
 };
 
 //! The place of a pass where stages are no chain, or microbatches differ in chunks.
@@ -157,12 +159,9 @@ struct row_entrance {
     return static_cast<unsigned>(places[line][unit] - first) >= before; // nobody is a large number
   }
   //! Finds what an entry waits for.
-  //! @param base the line of row 0 of the flow on its stage
-  constexpr void find_waits(int entry,
-                            kind_links const& links,
-                            int base,
-                            entry_place const& place,
-                            pass const& what) const noexcept {
+  constexpr void find_waits(int entry, entry_place const& place, pass const& what) const noexcept {
+    kind_links const& links = *place.links;
+    int const base = place.base;
     int const unit = place.first + what.chunk;
     // A pair does not feed itself.
     auto const before = static_cast<unsigned>(entry - first - (what.overlapped ? 1 : 0));
@@ -189,22 +188,19 @@ struct row_entrance {
 
   //! Enters the lines that an entry makes. Counts those that are wanted.
   //! @return the row of the flow of a line that it cannot make, or none
-  constexpr int enter(int entry,
-                      kind_links const& links,
-                      int base,
-                      entry_place const& place,
-                      pass const& what,
-                      int& entered) const noexcept {
+  constexpr int
+  enter(int entry, entry_place const& place, pass const& what, int& entered) const noexcept {
+    kind_links const& links = *place.links;
     int const unit = place.first + what.chunk;
-    int& at = places[base + links.made[0] * stage_count][unit];
-    if (holders[base] != device || !holds(runs_here, index_of(what.kind)) || at >= 0 ||
+    int& at = places[place.base + links.made[0] * stage_count][unit];
+    if (holders[place.base] != device || !holds(runs_here, index_of(what.kind)) || at >= 0 ||
         (what.overlapped && !completes_pair(entry)))
       return links.made[0];
     at = entry;
     entered += place.still ? 1 : links.wanted; // what others read, or all
     int taken = kind_links::none;
     for (int k = 1; k < 3 && links.made[k] != kind_links::none; ++k) {
-      int& also = places[base + links.made[k] * stage_count][unit];
+      int& also = places[place.base + links.made[k] * stage_count][unit];
       taken = also < 0 ? taken : links.made[k];
       also = also < 0 ? entry : also;
     }
@@ -235,7 +231,7 @@ constexpr row_findings enter_row(row_entrance const into) {
   int entered = 0;
   for (int entry = into.first, end = into.map.offsets[into.number + 1]; entry < end; ++entry) {
     pass const what = into.passes[entry];
-    entry_place const place = into.place_of(what);
+    entry_place place = into.place_of(what);
     if (!place.known || what.chunk >= place.count ||
         (place.still && !is_wanted(into.over, what.kind, what.stage))) {
       into.inputs[entry] = nothing_before;
@@ -243,12 +239,12 @@ constexpr row_findings enter_row(row_entrance const into) {
         found.first = {report::rule::unknown_pass, into.device, entry - into.first, what, {}};
       continue;
     }
-    kind_links const& links = into.declared.links[index_of(what.kind)][place.where / has_after];
+    place.links = &into.declared.links[index_of(what.kind)][place.where / has_after];
     int const route = into.one_route ? 0 : into.over.extents.route_of(what.microbatch);
-    int const base = route * into.declared.rows * into.stage_count + what.stage;
-    int const taken = into.enter(entry, links, base, place, what, entered);
+    place.base = route * into.declared.rows * into.stage_count + what.stage;
+    int const taken = into.enter(entry, place, what, entered);
     if (taken == kind_links::none)
-      into.find_waits(entry, links, base, place, what);
+      into.find_waits(entry, place, what);
     else
       into.inputs[entry] = several_before; // another row may write the places of its stage
     if (taken != kind_links::none && found.first)

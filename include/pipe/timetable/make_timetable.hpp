@@ -184,8 +184,7 @@ template <class Schedule>
                   .edges = edges_by(plan, extents, frozen_by(plan))};
   result.holders.resize(static_cast<std::size_t>(holder_count<Schedule>(extents)));
   result.first_units.resize(static_cast<std::size_t>(first_unit_count<Schedule>(extents)));
-  write_holders(plan, extents, result.holders.data());
-  write_first_units(plan, extents, result.first_units.data());
+  write_tables(plan, extents, result.holders.data(), result.first_units.data());
   return result;
 }
 

@@ -4,11 +4,11 @@
 //! @file
 //! @brief Times of passes in a given order. Header for pipelining::simulate.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/entered_rows.hpp>

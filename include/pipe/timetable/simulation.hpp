@@ -52,18 +52,6 @@ struct simulation {
   return latest;
 }
 
-//! The halves of a pair run together: where the second has to wait, takes back the times of the
-//! first, which ran as entry `next - 1`.
-//! @return the entry that the row goes on with
-constexpr int take_back_half(simulation& state, int row, int next) noexcept {
-  pass const* const passes = state.table.passes;
-  if (next == state.table.offsets[row + 1] || !passes[next].overlapped ||
-      passes[next - 1].overlapped)
-    return next;
-  state.starts[next - 1] = state.ends[next - 1] = never;
-  return next - 1;
-}
-
 //! Runs a row until a pass has to wait. Calls others for few passes, and the cost: compilers take
 //! microseconds for a call.
 template <cost_model Cost>
@@ -109,7 +97,11 @@ constexpr void run_row(simulation& state, Cost const& cost, int row) {
     starts[entry] = start;
     ends[entry] = free_from;
   }
-  entry = entry > first ? take_back_half(state, row, entry) : entry;
+  // The halves of a pair run together: where the second has to wait, the first has not run.
+  if (entry > first && entry < end && passes[entry].overlapped && !passes[entry - 1].overlapped) {
+    --entry;
+    starts[entry] = ends[entry] = never;
+  }
   state.next[row] = entry;
   state.free_from[row] = entry > first ? ends[entry - 1] : state.free_from[row];
 }

@@ -48,6 +48,8 @@ blamed_for(entered_rows const& map, timetable_view const& table, int row, int en
   return blamed == nothing_before ? blamed : needed.index(blamed);
 }
 
+//! No limit on the activations of a device.
+inline constexpr int unlimited = 0x7fffffff;
 inline constexpr double longest_time = std::numeric_limits<double>::max();
 
 //! Checks times and dependencies of one row.

@@ -5,13 +5,13 @@
 //! @brief Timed passes as comma-separated values, written and read. Header for
 //! pipelining::write_csv and read_csv.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>

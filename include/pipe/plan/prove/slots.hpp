@@ -181,8 +181,13 @@ struct slot_check {
     constexpr unsigned char gathered = 1; // the gradients of one of several copies
     constexpr unsigned char complete = 2;
     constexpr unsigned char added = 3;
-    unsigned char& at = progress[step.work.stage];
-    bool const tied = work.tied_bytes > 0 && holds_tied(uses.over.extents, step.work.stage);
+    int const stage = step.work.stage;
+    unsigned char& at = progress[stage];
+    auto const go_on = [&](unsigned char from, unsigned char to) {
+      if (at != from)
+        return fail(proof::rule::incomplete, i);
+      at = to;
+    };
     if (step.about != subject::pass && !knows(last_scatter))
       return fail(proof::rule::unordered, i, last_scatter);
     switch (step.about) {
@@ -190,25 +195,17 @@ struct slot_check {
       if (completes_gradients(*uses.over.declared, step.work.kind) && at != 0)
         return fail(proof::rule::incomplete, i);
       if (step.completes_stage)
-        at = copies_of(uses.over, step.work.stage) > 1 ? gathered : complete;
+        at = copies_of(uses.over, stage) > 1 ? gathered : complete;
       last_scatter = step.completes_stage && runs_beside(step) ? i : last_scatter;
       return;
-    case subject::copied_gradient:
-    case subject::add_copies:
-      if (at != gathered)
-        return fail(proof::rule::incomplete, i);
-      at = step.about == subject::add_copies ? complete : at;
-      return;
+    case subject::copied_gradient: return go_on(gathered, gathered);
+    case subject::add_copies: return go_on(gathered, complete);
+    case subject::tied_gradient: return go_on(complete, complete);
+    case subject::add_tied: return go_on(complete, added);
     case subject::contribution:
-      if (!work.evaluates && !goes_forward_only(uses.over, step.work.stage) &&
-          at != (tied ? added : complete))
-        return fail(proof::rule::incomplete, i);
-      return;
-    case subject::tied_gradient:
-    case subject::add_tied:
-      if (at != complete)
-        return fail(proof::rule::incomplete, i);
-      at = step.about == subject::add_tied ? added : at;
+      if (bool const tied = work.tied_bytes > 0 && holds_tied(uses.over.extents, stage);
+          !work.evaluates && !goes_forward_only(uses.over, stage))
+        go_on(tied ? added : complete, at);
       return;
     default: return; // the totals say that all have contributed
     }

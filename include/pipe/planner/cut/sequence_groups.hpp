@@ -5,7 +5,7 @@
 //! @brief Groups of devices that share sequences of unequal length. Header for
 //! pipelining::group_cost and sequence_groups.
 
-#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/sort_stably.hpp>
 
 #include <algorithm>
 #include <bit>

@@ -13,12 +13,12 @@
 //! `Rows` says whose schedules: the ones of the library, or a type of your own with a tuple `rows`.
 
 #include <pipe/config.hpp>
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/timetable/cost.hpp>
@@ -294,7 +294,8 @@ public:
     any_cost(Cost const& cost) // NOLINT(google-explicit-constructor): any cost model will do
       : duration_([cost](pass const& what) { return double{cost.duration(what)}; }),
         pair_([cost](pass const& first, pass const& second) {
-          return pipelining::detail::pair_duration(cost, first, second);
+          return pipelining::detail::pair_duration(
+            cost, pipelining::detail::kinds_of_training, first, second);
         }),
         latency_(cost.latency()), groups_(pipelining::detail::groups_of(cost)),
         links_(pipelining::detail::links_of(cost).begin(),

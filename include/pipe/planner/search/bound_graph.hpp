@@ -209,7 +209,8 @@ private:
             backward.kind = over.declared->kind_with(back);
             double const sum = cost.duration(one.what) + cost.duration(backward);
             if (sum > 0)
-              factor = std::min(factor, pair_duration(cost, one.what, backward) / sum);
+              factor =
+                std::min(factor, pair_duration(cost, kinds_of_training, one.what, backward) / sum);
           }
     for (bound_node& node : nodes_)
       node.time *= factor;

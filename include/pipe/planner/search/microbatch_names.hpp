@@ -5,6 +5,7 @@
 //! @brief Orders with other names for microbatches. Header for
 //! pipelining::detail::names_of_microbatches.
 
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 
 #include <algorithm>

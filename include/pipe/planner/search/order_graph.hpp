@@ -131,7 +131,7 @@ inline void count_spans(order_graph& graph) {
     for (pass const& what : row) {
       node_of[at(pass_index(over, what))] = graph.size();
       graph.passes.push_back(what);
-      graph.times.push_back(checked_duration(cost, what));
+      graph.times.push_back(checked_duration(cost, kinds_of_training, what));
       graph.holders.push_back(device_of(over, what));
       graph.taken.push_back(effects.taken[index_of(what.kind)]);
       graph.freed.push_back(goes_forward_only(over, what.stage)

@@ -6,10 +6,10 @@
 //! pipelining::search_goal, found_order and
 //! search_order.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/limits.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/planner/search/bounds.hpp>
