@@ -276,8 +276,8 @@ misfit(plan const& work, item const& step, int device, item const& other) noexce
   message_end const& mine = work.message_of(step);
   message_end const& theirs = work.message_of(other);
   bool const sends = step.what == operation::send;
-  if (theirs.peer != device || other.what != (sends ? operation::receive : operation::send) ||
-      mine.number != theirs.number || step.about != other.about ||
+  if (other.what != (sends ? operation::receive : operation::send) || // a pass has no message
+      theirs.peer != device || theirs.number != mine.number || step.about != other.about ||
       (step.about == subject::pass && step.work != other.work))
     return proof::rule::unmatched;
   if (work.uses.data()[step.first_use].bytes != work.uses.data()[other.first_use].bytes)
