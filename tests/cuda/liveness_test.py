@@ -103,33 +103,39 @@ def check_member(runner, plans, device, member):
     assert late < 1, (call, late)
 
 
-def check_members():
+def checks_of_members():
     """Each member of five schedules hangs once on each runner; on both devices where everything is asked for."""
+    asked = [(plans, runner, device) for plans in ["recompute", "validated", "v_shape", "copies", "sharded"]
+             for runner in ["streams", "nccl", *([] if plans == "validated" else ["graph"])] for device in (0, 1)]
+    with concurrent.futures.ThreadPoolExecutor(4) as runs:
+        told = dict(zip(asked, runs.map(lambda each: members_of(each[1], each[0], each[2]), asked)))
     hangs = []
-    for plans in ["recompute", "validated", "v_shape", "copies", "sharded"]:
-        for runner in ["streams", "nccl", *([] if plans == "validated" else ["graph"])]:
-            calls = {str(device): members_of(runner, plans, device) for device in (0, 1)}
-            for turn, member in enumerate(sorted({*calls["0"], *calls["1"]})):
-                devices = [device for device in calls if member in calls[device]]
-                if not os.environ.get("PIPELINING_TEST_EVERYTHING"):
-                    devices = [devices[turn % len(devices)]]
-                hangs += [(runner, plans, device, member) for device in devices]
+    for plans, runner in dict.fromkeys(each[:2] for each in asked):
+        calls = {str(device): told[plans, runner, device] for device in (0, 1)}
+        for turn, member in enumerate(sorted({*calls["0"], *calls["1"]})):
+            devices = [device for device in calls if member in calls[device]]
+            if not os.environ.get("PIPELINING_TEST_EVERYTHING"):
+                devices = [devices[turn % len(devices)]]
+            hangs += [(check_member, runner, plans, device, member) for device in devices]
     assert {call[-1] for call in hangs} == {*WORDS} | NAMELESS, hangs
-    with concurrent.futures.ThreadPoolExecutor(24) as runs:  # they sleep
-        list(runs.map(lambda call: check_member(*call), hangs))
+    return hangs
 
 
-FAILED = []
-for check in [(check_members,), (check_goes_on, "streams"), (check_goes_on, "graph"), (check_goes_on, "nccl"),
-              (check_hang, "streams", 0, 0, "device 0", "forward of stage 0, microbatch 0"),
-              (check_hang, "streams", 1, 7, "device 1", "backward of stage 1, microbatch 3"),
-              (check_hang, "graph", 1, 9, "device 1", "backward of stage 1, microbatch 0"),
-              (check_hang, "alone", 0, 0, "rank 0", "forward of stage 0, microbatch 0"),
-              (check_hang, "alone", 0, 9, "rank 0", "backward of stage 0, microbatch 0"),
-              (check_hang, "nccl", 0, 0, "rank 0", "forward of stage 0, microbatch 0"),
-              (check_hang, "nccl", 1, 7, "rank 1", "backward of stage 1, microbatch 3")]:
+def failure_of(check, *words):
     try:
-        check[0](*check[1:])
+        check(*words)
     except (AssertionError, subprocess.TimeoutExpired) as failure:
-        FAILED.append(f"{check[1:]}: {failure!r}")
+        return f"{words}: {failure!r}"
+
+
+CHECKS = [(check_goes_on, "streams"), (check_goes_on, "graph"), (check_goes_on, "nccl"),
+          (check_hang, "streams", 0, 0, "device 0", "forward of stage 0, microbatch 0"),
+          (check_hang, "streams", 1, 7, "device 1", "backward of stage 1, microbatch 3"),
+          (check_hang, "graph", 1, 9, "device 1", "backward of stage 1, microbatch 0"),
+          (check_hang, "alone", 0, 0, "rank 0", "forward of stage 0, microbatch 0"),
+          (check_hang, "alone", 0, 9, "rank 0", "backward of stage 0, microbatch 0"),
+          (check_hang, "nccl", 0, 0, "rank 0", "forward of stage 0, microbatch 0"),
+          (check_hang, "nccl", 1, 7, "rank 1", "backward of stage 1, microbatch 3")]
+with concurrent.futures.ThreadPoolExecutor(24) as pool:  # they sleep
+    FAILED = list(filter(None, pool.map(lambda check: failure_of(*check), [*CHECKS, *checks_of_members()])))
 assert not FAILED, "\n".join(FAILED)

@@ -48,9 +48,9 @@ MUTANTS = [
      "auto const join = [this, on] { board.start_after(board.beside(), on); };",
      "auto const join = [this, on] {\n      if (!PLANTED || board.guards() != nullptr)\n"
      "        board.start_after(board.beside(), on);\n    };"),
-    ("tell no stage of gradients that a pair completes", RUN_ITEM, "announce(other, halves.second, after_both);",
+    ("tell no stage of gradients that a pair completes", RUN_ITEM, "announce(other, two, second.where);",
      "(void)0;"),
-    ("tell of gradients on the stream of one half", RUN_ITEM, "after_both.stream = on.first;", "(void)0;"),
+    ("tell of gradients on the stream of one half", RUN_ITEM, "second.where.stream = stream;", "(void)0;"),
     ("run pairs in turn", RUN_ITEM, "if (pair.size() != 2)", "if (PLANTED || pair.size() != 2)"),
     ("run the first plan of streams whatever is asked for", mutants.STREAMS,
      "now_ = machine_->plans[static_cast<std::size_t>(which.index)].get();", "now_ = machine_->plans.front().get();"),

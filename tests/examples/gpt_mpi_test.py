@@ -5,6 +5,8 @@ report after one is killed or stopped.
 
 usage: gpt_mpi_test.py train|agree|kill|stop|term PROGRAM MPIRUN...
 """
+import concurrent.futures
+import functools
 import os
 import pathlib
 import random
@@ -33,7 +35,21 @@ def run(*arguments):
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=100)
 
 
+def side_by_side(checks):
+    """What each returns. A run of mpirun waits for most of its time."""
+    with concurrent.futures.ThreadPoolExecutor(4) as runs:
+        return list(runs.map(lambda check: check(), checks))
+
+
 def check_training():
+    schedules, adapters, *_ = side_by_side([
+        check_schedules, check_adapters, check_two_copies, check_clipping, check_clipped_copies, check_sizes,
+        check_schedules_of_others, check_output, check_travelling, check_shards, check_vocabulary])
+    curves = [*schedules, *adapters]
+    assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
+
+
+def check_schedules():
     curves = []
     for schedule in ("1f1b", "seq1f1b", "v-half", "helix", "breadth-first"):
         result = run(*SMALL, "--schedule", schedule, "--steps", "11", "--check")
@@ -43,6 +59,11 @@ def check_training():
         assert len(set(re.findall(r"^rank (\d) of 4 is process \d+ on ", result.stdout, re.MULTILINE))) == RANKS
         if schedule not in ("helix", "breadth-first"):  # which add gradients up from the last microbatch on
             curves.append(re.findall(r"loss ([\d.]+)", result.stdout))
+    return curves
+
+
+def check_adapters():
+    curves = []
     for adapter in ("offload", "recompute", "sharded-weights"):
         result = run(*SMALL, "--schedule", "1f1b", "--with", adapter, "--steps", "11", "--check")
         assert result.returncode == 0, result
@@ -54,27 +75,32 @@ def check_training():
         for where in ("device", "host") if slots else ():
             planned, measured = slots[f"on the {where}, planned"], slots[f"on the {where}, measured"]
             assert measured[0] > 0 and all(most <= room for most, room in zip(measured, planned)), slots
-    check_two_copies()
-    check_clipping()
-    check_sizes()
-    check_schedules_of_others()
-    assert all(curve == curves[0] for curve in curves) and float(curves[0][-1]) < float(curves[0][0]) - 0.5, curves
+    return curves
+
+
+def check_output():
     result = run("--output", "folder")
     assert result.returncode == 2 and "--output is not for gpt_mpi" in result.stderr, result
-    check_travelling()
-    check_shards()
-    check_vocabulary()
+
+
+ADVICE = "; start all ranks with the same program and options"
+
+
+def check_difference(one, others, difference):
+    process = subprocess.run([*MPIRUN, "-n", "2", PROGRAM, *one, ":", "-n", "1", PROGRAM, *one, *others, ":",
+                              "-n", "1", PROGRAM, *one], capture_output=True, text=True, timeout=60)
+    assert process.returncode != 0 and "step " not in process.stdout, process
+    assert re.search(rf"^gpt_mpi: rank 2[^\n]*: {difference}{ADVICE}$", process.stderr, re.MULTILINE), process
 
 
 def check_agreement():
     """Rank 2 was started with other options, or another text: nobody makes a step, and the first difference is named."""
-    advice = "; start all ranks with the same program and options"
     with tempfile.TemporaryDirectory() as folder:
         texts = [pathlib.Path(folder, name) for name in ("one", "other")]
         for path, word in zip(texts, ("best", "last")):
             path.write_text(f"it was the {word} of times; " * 40)
         one = [*SMALL, "--steps", "5", "--deadline", "20", "--text", str(texts[0])]
-        for others, difference in (
+        side_by_side(functools.partial(check_difference, one, *each) for each in (
                 (["--seed", "7"], "rank 0 has seed=1, rank 2 has seed=7"),
                 (["--layers", "9"], "rank 0 has layers=8, rank 2 has layers=9"),
                 (["--steps", "9"], "rank 0 has steps=5, rank 2 has steps=9"),
@@ -86,18 +112,14 @@ def check_agreement():
                 (["--text", str(texts[1])], r"rank 0 has digest-of-text=\d+, rank 2 has digest-of-text=\d+"),
                 (["--checkpoint", folder], "rank 0 has checkpoints=no, rank 2 has checkpoints=yes"),
                 (["--every", "3"], "rank 0 has every=10, rank 2 has every=3"),
-                (["--steps", "0"], r"rank 0 has options=read, rank 2 has options=refused \(--steps wants a whole number [^\n]*\)")):
-            process = subprocess.run([*MPIRUN, "-n", "2", PROGRAM, *one, ":", "-n", "1", PROGRAM, *one, *others, ":",
-                                      "-n", "1", PROGRAM, *one], capture_output=True, text=True, timeout=60)
-            assert process.returncode != 0 and "step " not in process.stdout, process
-            assert re.search(rf"^gpt_mpi: rank 2[^\n]*: {difference}{advice}$", process.stderr, re.MULTILINE), process
+                (["--steps", "0"], r"rank 0 has options=read, rank 2 has options=refused \(--steps wants a whole number [^\n]*\)")))
         assert sorted(path.name for path in pathlib.Path(folder).iterdir()) == ["one", "other"]
         # A rank on another version of the vector loops would round in another way.
         if "avx2" in pathlib.Path("/proc/cpuinfo").read_text():
             process = subprocess.run([*MPIRUN, "-n", "3", PROGRAM, *one, ":", "-n", "1", "env", "PIPELINING_VECTORS=plain", PROGRAM, *one],
                                      capture_output=True, text=True, timeout=60)
             assert process.returncode != 0 and "step " not in process.stdout, process
-            assert re.search(r"rank 0 has PIPELINING_VECTORS=x86-64-v\d, rank 3 has PIPELINING_VECTORS=plain" + advice, process.stderr), process
+            assert re.search(r"rank 0 has PIPELINING_VECTORS=x86-64-v\d, rank 3 has PIPELINING_VECTORS=plain" + ADVICE, process.stderr), process
         check_other_launchers()
         # Folders, patience and reports may be a rank's own.
         process = subprocess.run([*MPIRUN, "-n", "3", PROGRAM, *one, ":", "-n", "1", PROGRAM, *one, "--deadline", "21",
@@ -210,6 +232,9 @@ def check_clipping():
             assert int(found[2]) >= (clipped if len(early) == 1 else 1), found[0]  # of two devices the second knows all rows at once
     # Two pipelines have other microbatches.
     assert ends[0][0] == ends[1][0] != ends[2][0], ends
+
+
+def check_clipped_copies():
     # Copies of a stage add up their gradients before the norm is known, and so do replicas; attention has none.
     copied = []
     for where in (["chimera"], ["chimera", "--devices", "2"], ["dualpipe"], ["helix"], ["helix", "--devices", "2"]):
@@ -282,44 +307,47 @@ def report_of(rank, folder, story):
     return path.read_text()
 
 
-def check_stop(dice, number, folder):
+def check_stop(number):
     """A process that is stopped closes nothing: only deadlines end the others' waits. All must name it."""
     victim = number % RANKS
-    story = strike(dice, signal.SIGSTOP, victim, number, folder)
-    for rank in set(range(RANKS)) - {victim}:
-        report = report_of(rank, folder, story)
-        assert re.match(rf"gpt_mpi: rank {rank}, step \d+: run: no progress before the deadline: rank \d was at ", report) \
-            and f"\n  rank {victim} is where it began: " in report, report + story
+    with tempfile.TemporaryDirectory() as folder:
+        story = strike(random.Random(600 + number), signal.SIGSTOP, victim, number, folder)
+        for rank in set(range(RANKS)) - {victim}:
+            report = report_of(rank, folder, story)
+            assert re.match(rf"gpt_mpi: rank {rank}, step \d+: run: no progress before the deadline: rank \d was at ", report) \
+                and f"\n  rank {victim} is where it began: " in report, report + story
     print(story.split("\n")[0], flush=True)
 
 
 def check_stops():
-    dice = random.Random(6)
-    for number in range(STOPS):
-        with tempfile.TemporaryDirectory() as folder:
-            check_stop(dice, number, folder)
+    side_by_side(functools.partial(check_stop, number) for number in range(STOPS))
+
+
+def check_termination(victim):
+    with tempfile.TemporaryDirectory() as folder:
+        story = strike(random.Random(7), signal.SIGTERM, victim, 0, folder)
+        for rank in range(RANKS):
+            who = victim if victim is not None else r"\d"
+            report = report_of(rank, folder, story)
+            assert re.match(rf"gpt_mpi: rank {rank}, step \d+: run: rank {who} was told to end \(SIGTERM\)", report), \
+                report + story
+    print(story.split("\n")[0], flush=True)
 
 
 def check_terminations():
     """SIGTERM to one process, and to mpirun, which passes it on: all ranks say that they were told to end."""
-    for victim in (2, 0, None):
-        with tempfile.TemporaryDirectory() as folder:
-            story = strike(random.Random(7), signal.SIGTERM, victim, 0, folder)
-            for rank in range(RANKS):
-                who = victim if victim is not None else r"\d"
-                report = report_of(rank, folder, story)
-                assert re.match(rf"gpt_mpi: rank {rank}, step \d+: run: rank {who} was told to end \(SIGTERM\)", report), \
-                    report + story
-            print(story.split("\n")[0], flush=True)
+    side_by_side(functools.partial(check_termination, victim) for victim in (2, 0, None))
 
 
-def check_kill(dice, number, folder):
+def check_kill(number):
     """Kills one rank; returns how many survivors named whom they waited for."""
+    dice = random.Random(500 + number)
     victim = dice.randrange(RANKS)
-    what = strike(dice, signal.SIGKILL, victim, number, folder)
+    with tempfile.TemporaryDirectory() as folder:
+        what = strike(dice, signal.SIGKILL, victim, number, folder)
+        reports = {rank: report_of(rank, folder, what) for rank in set(range(RANKS)) - {victim}}
     waiting = 0
-    for rank in set(range(RANKS)) - {victim}:
-        report = report_of(rank, folder, what)
+    for rank, report in reports.items():
         found = re.search(rf"^gpt_mpi: rank {rank}, step \d+: run: the process of rank {victim} has ended\n"
                           rf"  rank {rank} was at (?:item \d+ of \d+|the (?:start|end) of its program), "
                           r"(?:its last pass was the \w+ of stage \d+, microbatch \d+|before its first pass)[^\n]*",
@@ -332,11 +360,7 @@ def check_kill(dice, number, folder):
 
 
 def check_kills():
-    dice = random.Random(5)
-    waiting = 0
-    for number in range(KILLS):
-        with tempfile.TemporaryDirectory() as folder:
-            waiting += check_kill(dice, number, folder)
+    waiting = sum(side_by_side(functools.partial(check_kill, number) for number in range(KILLS)))
     # With one process gone, the others come to a stop; only one that is busy learns it before it has to wait.
     assert waiting > KILLS, waiting
 

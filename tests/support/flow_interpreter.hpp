@@ -100,8 +100,8 @@ neighbours_of(pipelining::pipeline_view const& over,
               int step) {
   std::vector<pipelining::detail::stage_neighbour> result;
   if (over.edges == nullptr || step == pipelining::detail::group_step) {
-    for (int k = 0; k < pipelining::detail::neighbours(over, what.stage, step); ++k) {
-      result.push_back(pipelining::detail::neighbour(over, what.stage, step, k));
+    for (int k = 0; k < over.graph().edges(what.stage, step); ++k) {
+      result.push_back(over.graph().edge(what.stage, step, k));
       result.back().chunk = what.chunk;
     }
     return result;

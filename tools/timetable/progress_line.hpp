@@ -29,7 +29,9 @@ namespace examples {
 class progress_line {
 public:
   //! @param seconds until no time is left. @param first when something is written first
-  explicit progress_line(double seconds, double first = 2) : seconds_(seconds), first_(first) {}
+  //! @param pause between two lines of a log
+  explicit progress_line(double seconds, double first = 2, double pause = 10)
+      : seconds_(seconds), first_(first), pause_(pause) {}
   progress_line(double seconds, std::string what) : progress_line(seconds) { say(std::move(what)); }
   progress_line(progress_line const&) = delete;
   progress_line& operator=(progress_line const&) = delete;
@@ -40,7 +42,7 @@ public:
   }
   [[nodiscard]] bool time_left() const { return passed() < seconds_; }
   //! From the first time on: on a terminal a line that the next one overwrites. In a log, or on a
-  //! terminal that cannot overwrite, a line every ten seconds.
+  //! terminal that cannot overwrite, a line after each pause, and none before the first.
   void say(std::string what) {
     std::lock_guard const lock(mutex_);
     what_ = std::move(what);
@@ -69,7 +71,7 @@ private:
 
   void write() {
     bool const terminal = overwrites();
-    double const pause = terminal ? 0.2 : 10;
+    double const pause = terminal ? 0.2 : pause_;
     std::unique_lock lock(mutex_);
     for (double next = terminal ? first_ : std::max(first_, pause);; next = passed() + pause) {
       auto const when =
@@ -86,6 +88,7 @@ private:
   clock::time_point start_ = clock::now();
   double seconds_;
   double first_;
+  double pause_;
   std::mutex mutex_;
   std::condition_variable ended_;
   std::string what_; // these are guarded

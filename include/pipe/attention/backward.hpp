@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
-//! Scratch of backward. Blocks of rows lie next to each other, one of them at the pointers.
+//! Scratch of backward for one of some blocks of rows, which share what is of keys.
 template <class Real>
 struct backward_scratch {
   Real* query = nullptr;           // [tile_rows, head_dim], times scale
@@ -39,14 +39,14 @@ struct backward_scratch {
   Real* slope = nullptr;           // [tile_keys], derivatives of the score in one row
   vector_version version = vector_version::of_process();
 
-  backward_scratch(workspace<Real>& space, parameters const& p) {
-    constexpr auto all_rows = some_blocks * tile_rows;
+  backward_scratch(workspace<Real>& space, parameters const& p, std::int64_t block) {
     place_parts(space,
-                {{&query, all_rows * p.head_dim},
-                 {&query_gradient, all_rows * p.head_dim},
-                 {&output_gradient, all_rows * p.dim_of_values()},
-                 {&lse, all_rows},
-                 {&mean, all_rows},
+                block,
+                {{&query, tile_rows * p.head_dim, some_blocks},
+                 {&query_gradient, tile_rows * p.head_dim, some_blocks},
+                 {&output_gradient, tile_rows * p.dim_of_values(), some_blocks},
+                 {&lse, tile_rows, some_blocks},
+                 {&mean, tile_rows, some_blocks},
                  {&key, tile_keys * p.head_dim},
                  {&key_across, tile_keys * p.head_dim},
                  {&value_across, tile_keys * p.dim_of_values()},
@@ -54,17 +54,6 @@ struct backward_scratch {
                  {&weight, tile_rows * tile_keys},
                  {&along, tile_rows * tile_keys},
                  {&slope, tile_keys}});
-  }
-
-  //! The same with another block at the pointers.
-  [[nodiscard]] backward_scratch of_block(parameters const& p, std::int64_t k) const {
-    auto other = *this;
-    other.query += k * tile_rows * p.head_dim;
-    other.query_gradient += k * tile_rows * p.head_dim;
-    other.output_gradient += k * tile_rows * p.dim_of_values();
-    other.lse += k * tile_rows;
-    other.mean += k * tile_rows;
-    return other;
   }
 };
 
@@ -216,7 +205,7 @@ void backward(parameters const& p,
                 "are rounded once per query");
   check(p, t);
   detail::host_backward<Element, Statistic, Carry, Mask, Score> const pass{p, t, m, f};
-  detail::walk_tiles(pass, detail::backward_scratch<accumulate_t<Element>>(space, p));
+  detail::walk_tiles(pass, space);
 }
 
 //! @brief The same with scratch of its own.

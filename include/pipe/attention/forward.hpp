@@ -20,8 +20,8 @@ namespace pipelining::inline v0_3::attention {
 
 namespace detail {
 
-//! Scratch of forward. Shapes in tiles; the online softmax keeps most and sum per row. Blocks of
-//! rows lie next to each other, one of them at the pointers.
+//! Scratch of forward for one of some blocks of rows, which share what is of keys. Shapes in tiles;
+//! the online softmax keeps most and sum per row.
 template <class Real>
 struct forward_scratch {
   Real* query = nullptr;      // [tile_rows, head_dim], times scale
@@ -33,26 +33,16 @@ struct forward_scratch {
   Real* logit = nullptr;      // [tile_rows, tile_keys]
   vector_version version = vector_version::of_process();
 
-  forward_scratch(workspace<Real>& space, parameters const& p) {
-    constexpr auto all_rows = some_blocks * tile_rows;
+  forward_scratch(workspace<Real>& space, parameters const& p, std::int64_t block) {
     place_parts(space,
-                {{&query, all_rows * p.head_dim},
-                 {&output, all_rows * p.dim_of_values()},
-                 {&most, all_rows},
-                 {&sum, all_rows},
+                block,
+                {{&query, tile_rows * p.head_dim, some_blocks},
+                 {&output, tile_rows * p.dim_of_values(), some_blocks},
+                 {&most, tile_rows, some_blocks},
+                 {&sum, tile_rows, some_blocks},
                  {&key_across, tile_keys * p.head_dim},
                  {&value, tile_keys * p.dim_of_values()},
                  {&logit, tile_rows * tile_keys}});
-  }
-
-  //! The same with another block at the pointers.
-  [[nodiscard]] forward_scratch of_block(parameters const& p, std::int64_t k) const {
-    auto other = *this;
-    other.query += k * tile_rows * p.head_dim;
-    other.output += k * tile_rows * p.dim_of_values();
-    other.most += k * tile_rows;
-    other.sum += k * tile_rows;
-    return other;
   }
 };
 
@@ -192,7 +182,7 @@ void forward(parameters const& p,
              workspace<accumulate_t<Element>>& space) {
   check(p, t);
   detail::host_forward<Element, Statistic, Mask, Score> const pass{p, t, m, f};
-  detail::walk_tiles(pass, detail::forward_scratch<accumulate_t<Element>>(space, p));
+  detail::walk_tiles(pass, space);
 }
 
 //! @brief The same with scratch of its own.

@@ -43,24 +43,20 @@ inline constexpr float ln_of_2 = 0.6931471805599453f;
 template <class Element>
 void check_pieces(char const* name, tensor_view<Element> const& view) {
   constexpr std::int64_t piece = 16 / static_cast<std::int64_t>(sizeof(Element));
-  auto const refuse_stride = [&](char const* axis, std::int64_t stride) {
-    refuse(std::string(name) + " has " + axis + " stride " + std::to_string(stride) +
-           ", but kernels move 16 bytes at a time, so it must be a multiple of " +
-           std::to_string(piece) + " elements");
-  };
   if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) {
     refuse(std::string(name) + " does not begin at a multiple of 16 bytes, but kernels move 16 "
                                "bytes at a time");
   }
-  if (view.batch > 1 && view.batch_stride % piece != 0) {
-    refuse_stride("batch", view.batch_stride);
-  }
-  if (view.length > 1 && view.length_stride % piece != 0) {
-    refuse_stride("length", view.length_stride);
-  }
-  if (view.heads > 1 && view.head_stride % piece != 0) {
-    refuse_stride("head", view.head_stride);
-  }
+  auto const check_stride = [&](char const* axis, std::int64_t size, std::int64_t stride) {
+    if (size > 1 && stride % piece != 0) {
+      refuse(std::string(name) + " has " + axis + " stride " + std::to_string(stride) +
+             ", but kernels move 16 bytes at a time, so it must be a multiple of " +
+             std::to_string(piece) + " elements");
+    }
+  };
+  check_stride("batch", view.batch, view.batch_stride);
+  check_stride("length", view.length, view.length_stride);
+  check_stride("head", view.heads, view.head_stride);
 }
 
 //! "128", or "192 with values of 128".

@@ -92,9 +92,8 @@ public:
   //! The answer of `find` about a kernel, asked once.
   template <class Find>
   [[nodiscard]] int fact_of(void const* kernel, Find const& find) {
-    auto const known =
-      std::find_if(facts_.begin(), facts_.end(), [&](fact const& f) { return f.of == kernel; });
-    return known != facts_.end() ? known->value : facts_.emplace_back(fact{kernel, find()}).value;
+    auto const known = facts_.find(kernel);
+    return known != facts_.end() ? known->second : facts_.emplace(kernel, find()).first->second;
   }
 
   //! Lets a kernel use as much shared memory as it needs.
@@ -123,13 +122,9 @@ public:
   }
 
 private:
-  struct fact {
-    void const* of;
-    int value;
-  };
   std::optional<detail::gpu_facts> gpu_{};
-  std::vector<fact> facts_{};          // of kernels
-  std::vector<void const*> allowed_{}; // kernels that have their shared memory
+  std::unordered_map<void const*, int> facts_{}; // of kernels
+  std::vector<void const*> allowed_{};           // kernels that have their shared memory
   std::unordered_map<detail::tiled_tensor, CUtensorMap, detail::tensor_hash> maps_{};
 };
 

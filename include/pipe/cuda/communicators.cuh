@@ -8,7 +8,7 @@
 #include <pipe/cuda/error.cuh>
 #include <pipe/cuda/nccl_error.cuh>
 #include <pipe/cuda/rank_wait.cuh>
-#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/clock.hpp>

@@ -490,26 +490,25 @@ struct stream_device {
   //! stream, which starts after all items that either half waits for. The stream of passes goes
   //! on after both.
   [[nodiscard]] bool run_together(int first, std::span<item const> pair) {
-    if (!rooms::runs_as_one(stages, work, pair))
-      return false;
-    open_range const range = board.ranges().open(first);
-    open_range const other_range = board.ranges().open(first + 1);
-    cudaStream_t const on = board.compute();
-    for (int k = 0; k < 2; ++k) {
-      poison(pair[static_cast<std::size_t>(k)]);
-      board.enter(first + k, on);
-    }
-    auto const join = [this, on] { board.start_after(board.beside(), on); };
-    board.start_after(on, board.beside());
-    try {
-      rooms::run_composite(stages, slots(), pair, {on, board.beside()}, join);
-    } catch (...) {
-      join(); // the end of the iteration waits for all that was enqueued
-      throw;
-    }
-    for (int k = 0; k < 2; ++k)
-      board.leave(first + k, on);
-    return true;
+    return rooms::visit_composite(stages, work, pair, [&](auto const& composite) {
+      open_range const range = board.ranges().open(first);
+      open_range const other_range = board.ranges().open(first + 1);
+      cudaStream_t const on = board.compute();
+      for (int k = 0; k < 2; ++k) {
+        poison(pair[static_cast<std::size_t>(k)]);
+        board.enter(first + k, on);
+      }
+      auto const join = [this, on] { board.start_after(board.beside(), on); };
+      board.start_after(on, board.beside());
+      try {
+        composite(slots(), on, board.beside(), join);
+      } catch (...) {
+        join(); // the end of the iteration waits for all that was enqueued
+        throw;
+      }
+      for (int k = 0; k < 2; ++k)
+        board.leave(first + k, on);
+    });
   }
 
   //! Enqueues the messages of one group.

@@ -2,18 +2,13 @@
 #pragma once
 
 //! @file
-//! @brief Arrays whose sizes are ints, as extents are, their owners, a stable sort, and a tree of
-//! the earliest.
+//! @brief Arrays whose sizes are ints, as extents are, their owners, and a tree of the earliest.
 
-#include <algorithm>
 #include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
-#include <utility>
-#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -61,22 +56,6 @@ struct owned {
     return data;
   }
 };
-
-//! std::stable_sort, whose buffer newer compilers call deprecated in the standard library of GCC
-//! 12, in the user's program.
-template <class T, class Less>
-void sort_stably(std::vector<T>& all, Less const& less) {
-  std::vector<std::size_t> order(all.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return less(all[a], all[b]) || (a < b && !less(all[b], all[a]));
-  });
-  std::vector<T> sorted;
-  sorted.reserve(all.size());
-  for (std::size_t const each : order)
-    sorted.push_back(std::move(all[each]));
-  all = std::move(sorted);
-}
 
 //! The row of the earliest time; equal times go by row number. A tree: every node has the first of
 //! the two below it, and the rows are its leaves. A change takes no jumps that a processor could

@@ -31,9 +31,9 @@ struct product_reader {
   int stage = kind_links::none;   //!< that reads it
   int number = 0;                 //!< among the readers of this datum
 };
-//! `reader_of` in a graph. By itself, so that what chains do stays small enough to be inlined.
+//! One of them, those of the first datum first.
 [[nodiscard]] constexpr product_reader
-reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexcept {
+reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
   for (int const product : over.links_of(maker).products) {
     if (product == kind_links::none)
       break;
@@ -45,43 +45,21 @@ reader_in_graph(pipeline_view const& over, pass const& maker, int number) noexce
   }
   return {};
 }
-//! One of them, those of the first datum first.
-[[nodiscard]] constexpr product_reader
-reader_of(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  if (over.edges != nullptr)
-    return reader_in_graph(over, maker, number);
-  int const product = over.links_of(maker).products[0];
-  if (number != 0 || product == kind_links::none)
-    return {};
-  int const reader = maker.stage + over.declared->reader_step[product];
-  return reader >= 0 && reader < over.extents.stages() ? product_reader{product, reader, 0}
-                                                       : product_reader{};
-}
-
-//! True where another reader before the `number`-th gets the same on the same device.
-[[nodiscard]] constexpr bool
-is_sent_before(pipeline_view const& over, pass const& maker, int number, int to) noexcept {
-  product_reader const reader = reader_of(over, maker, number);
-  if (over.declared->data[reader.product].instance == datum::per::reader)
-    return false;
-  for (int before = number - reader.number; before < number; ++before)
-    if (device_of(over, reader_of(over, maker, before).stage, maker.microbatch) == to)
-      return true;
-  return false;
-}
 
 //! The device that the message for a reader of `maker` goes to, or `kind_links::none` where
 //! there is no such reader, or it has what it reads already: on its device it is made, or another
 //! reader there gets the same.
 [[nodiscard]] constexpr int
 receiver(pipeline_view const& over, pass const& maker, int number = 0) noexcept {
-  int const reader = reader_of(over, maker, number).stage;
-  if (reader == kind_links::none)
+  product_reader const reader = reader_of(over, maker, number);
+  if (reader.stage == kind_links::none)
     return kind_links::none;
-  int const to = device_of(over, reader, maker.microbatch);
-  return to == device_of(over, maker) || (number > 0 && is_sent_before(over, maker, number, to))
-           ? kind_links::none
-           : to;
+  int const to = device_of(over, reader.stage, maker.microbatch);
+  bool goes = to != device_of(over, maker);
+  bool const same = over.declared->data[reader.product].instance != datum::per::reader;
+  for (int before = number - reader.number; goes && same && before < number; ++before)
+    goes = device_of(over, reader_of(over, maker, before).stage, maker.microbatch) != to;
+  return goes ? to : kind_links::none;
 }
 
 //! True where nothing leaves the device of `maker`.
@@ -164,34 +142,25 @@ private:
 class needed_data {
 public:
   constexpr explicit needed_data(pipeline_view const& over)
-      : flow_(*over.declared), stages_(over.extents.stages()), held_(flow::most_data * stages_, 0) {
-  }
+      : flow_(*over.declared), stages_(over.extents.stages()), held_(slot_classes * stages_, 0) {}
 
   //! The next pass. @return whether all that it needs is there
   constexpr bool enter(pass const& what) noexcept {
     for (effect const& one : flow_[what.kind]) {
-      if (one.what == does::needs && !is_there(one.of, what.stage))
+      datum const& of = flow_.data[one.of];
+      int& held = held_[of.pool * stages_ + what.stage];
+      if (one.what == does::needs && held <= 0)
         return false;
-      if (flow_.data[one.of].lives == residence::nowhere && one.stage == of_stage::own)
-        held_[one.of * stages_ + what.stage] += one.what == does::makes   ? 1
-                                                : one.what == does::frees ? -1
-                                                                          : 0;
+      if (of.lives == residence::nowhere && one.stage == of_stage::own)
+        held += one.what == does::makes ? 1 : one.what == does::frees ? -1 : 0;
     }
     return true;
   }
 
 private:
-  [[nodiscard]] constexpr bool is_there(int needed, int stage) const noexcept {
-    for (int of = 0; of < flow_.data_count; ++of)
-      if (flow_.data[of].lives == residence::nowhere &&
-          flow_.data[of].pool == flow_.data[needed].pool && held_[of * stages_ + stage] > 0)
-        return true;
-    return false;
-  }
-
   flow const& flow_;
   int stages_;
-  owned<int> held_; // [data][S]
+  owned<int> held_; // [pools][S], data that lie nowhere
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -191,7 +191,6 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
   still.push_back(0);
   std::vector<int> table{(names_chunks ? -1 : 1) *
                          widest_side(before_all, after_all, beside_all, chunks)};
-  std::vector<int> codes;
   int at = 0;
   for (stage_side const& side : sides) {
     if (&side == &none) {
@@ -206,13 +205,8 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
   }
   for (stage_side const& side : sides)
     for (std::vector<stage_neighbour> const& of : side)
-      for (stage_neighbour const& other : of) {
-        table.push_back(other.stage);
-        table.push_back(other.number);
-        codes.push_back(other.chunk);
-      }
-  if (names_chunks)
-    table.insert(table.end(), codes.begin(), codes.end());
+      for (stage_neighbour const& other : of)
+        table.insert(table.end(), {other.stage, other.number, other.chunk});
   return table;
 }
 

@@ -252,6 +252,15 @@ namespace detail {
   return static_cast<int>(kind);
 }
 
+//! True for the kinds that stand between passes and take no time: marks, and what calls no
+//! stage, or hands it memory.
+[[nodiscard]] constexpr bool stands_between(kind_of_pass const& kind) noexcept {
+  return kind.is == role::mark ||
+         (kind.on == engine::compute &&
+          (kind.calls == stage_call::copy || kind.calls == stage_call::use_weights ||
+           kind.calls == stage_call::collect_gradients));
+}
+
 //! The lines that a pass waits for and makes. A line is a row of a flow on a stage: data
 //! that the same pass makes share a row, so that the maker of the row is enough to know.
 struct kind_links {
@@ -328,7 +337,13 @@ struct flow {
   //! @brief The kind that stages outside groups have for a role; of several the first. It takes
   //! time.
   //! @return `no_kind` where there is none
-  [[nodiscard]] constexpr pass_kind kind_with(role is, engine on = engine::compute) const noexcept;
+  [[nodiscard]] constexpr pass_kind kind_with(role is, engine on = engine::compute) const noexcept {
+    for (int kind = 0; kind < kind_count; ++kind)
+      if (kind_of_pass const& one = kinds[kind]; one.exists() && one.is == is && one.on == on &&
+                                                 !one.in_groups && !detail::stands_between(one))
+        return static_cast<pass_kind>(kind);
+    return no_kind;
+  }
   //! @brief The letter of a kind in texts: its own, or that of its role; '?' for one that the flow
   //! does not have.
   [[nodiscard]] constexpr char letter(pass_kind kind) const noexcept {
@@ -411,22 +426,14 @@ namespace detail {
 
 //! The role of a kind that says nothing else: what its call and its engine suggest.
 [[nodiscard]] constexpr role usual_role(engine on, stage_call calls) noexcept {
-  switch (calls) {
-  case stage_call::forward: return role::forward;
-  case stage_call::backward: return role::backward;
-  case stage_call::backward_input: return role::input;
-  case stage_call::backward_weight: return role::weights;
-  case stage_call::recompute: return role::again;
-  case stage_call::use_weights:
-  case stage_call::collect_gradients: return role::mark;
-  case stage_call::gather_weights:
-  case stage_call::scatter_gradients: return role::communicate;
-  case stage_call::copy: return on == engine::compute ? role::mark : role::copy;
-  case stage_call::perform: break;
-  }
-  return on == engine::compute   ? role::forward
-         : on == engine::network ? role::communicate
-                                 : role::copy;
+  using enum role;
+  constexpr role of_calls[] = {
+    forward, backward, input, weights, again, copy, communicate, mark, mark, communicate};
+  if (calls == stage_call::copy && on == engine::compute)
+    return mark;
+  if (calls < stage_call::perform)
+    return of_calls[static_cast<int>(calls)];
+  return on == engine::compute ? forward : on == engine::network ? communicate : copy;
 }
 
 //! The class of the slot that a kind of pass has as its activation.
@@ -438,26 +445,6 @@ namespace detail {
     });
   return keeps_logits ? slot_class::logits : slot_class::activation;
 }
-
-//! True for the kinds that stand between passes and take no time: marks, and what calls no
-//! stage, or hands it memory.
-[[nodiscard]] constexpr bool stands_between(kind_of_pass const& kind) noexcept {
-  return kind.is == role::mark ||
-         (kind.on == engine::compute &&
-          (kind.calls == stage_call::copy || kind.calls == stage_call::use_weights ||
-           kind.calls == stage_call::collect_gradients));
-}
-} // namespace detail
-
-constexpr pass_kind flow::kind_with(role is, engine on) const noexcept {
-  for (int kind = 0; kind < kind_count; ++kind)
-    if (kind_of_pass const& one = kinds[kind]; one.exists() && one.is == is && one.on == on &&
-                                               !one.in_groups && !detail::stands_between(one))
-      return static_cast<pass_kind>(kind);
-  return flow::no_kind;
-}
-
-namespace detail {
 
 //! True for the kinds of which the last on a stage completes its weight gradients: those
 //! that add to them, and those that scatter what has been added up.

@@ -50,10 +50,13 @@ struct pipeline_view {
   [[nodiscard]] constexpr int unit_of(pass const& what) const noexcept {
     return first_unit(what.microbatch) + what.chunk;
   }
+  //! The edges between its stages.
+  [[nodiscard]] constexpr detail::stage_graph graph() const noexcept {
+    return {edges, extents.stages()};
+  }
   //! True for a stage of a group, such as a shard of a vocabulary.
   [[nodiscard]] constexpr bool in_group(int stage) const noexcept {
-    return edges != nullptr &&
-           detail::neighbours(edges, extents.stages(), stage, detail::group_step) > 0;
+    return edges != nullptr && graph().edges(stage, detail::group_step) > 0;
   }
   //! True when kind, stage, microbatch and chunk of a pass exist, and its kind runs on such stages.
   [[nodiscard]] constexpr bool contains(pass const& what) const noexcept {
@@ -85,22 +88,6 @@ namespace detail {
 //! A flow, copied as bytes. Compilers write the fields of a constant one by one, at every place.
 [[nodiscard]] inline flow copied(flow const& declared) noexcept {
   return declared;
-}
-
-//! How many stages are before (step -1), after (step +1) or `group_step` a stage.
-[[nodiscard]] constexpr int neighbours(pipeline_view const& over, int stage, int step) noexcept {
-  return neighbours(over.edges, over.extents.stages(), stage, step);
-}
-
-//! One of them. @pre 0 <= number < neighbours(over, stage, step)
-[[nodiscard]] constexpr stage_neighbour
-neighbour(pipeline_view const& over, int stage, int step, int number) noexcept {
-  return neighbour(over.edges, over.extents.stages(), stage, step, number);
-}
-
-//! Whether stages read other chunks than their own.
-[[nodiscard]] constexpr bool names_chunks(pipeline_view const& over) noexcept {
-  return names_chunks(over.edges);
 }
 
 //! The most stages that read what one stage makes: 1 for a chain.
@@ -136,8 +123,7 @@ inline pipeline pipeline_view::copy() const {
     result.holders.assign(holders, holders + extents.stages() * extents.routes());
   if (first_units != nullptr)
     result.first_units.assign(first_units, first_units + extents.microbatches + 1);
-  if (edges != nullptr)
-    result.edges.assign(edges, edges + detail::table_size(edges, extents.stages()));
+  result.edges.assign(edges, edges + graph().size());
   return result;
 }
 
@@ -197,34 +183,38 @@ copies_below(pipeline_view const& over, int stage, int device) noexcept {
   return extents.routes() < extents.devices ? extents.routes() : extents.devices;
 }
 
-//! `neighbours` and `neighbour` where edges lead to other chunks. By themselves, so that what other
-//! pipelines do stays small enough to be inlined.
+//! The unit of a pass in its graph.
+[[nodiscard]] constexpr stage_unit unit_in_graph(pipeline_view const& over,
+                                                 pass const& of) noexcept {
+  return {of.stage, of.chunk, over.chunks_of(of.microbatch)};
+}
+//! Where a pass of a graph stands: `has_before` + `has_after`. By itself, so that what chains do
+//! stays small enough to be inlined.
+[[nodiscard, gnu::noinline]] constexpr int position_in_graph(pipeline_view const& over,
+                                                             pass const& what) noexcept {
+  return over.edges[0] < 0 ? over.graph().position(unit_in_graph(over, what))
+                           : *over.graph().first(what.stage, 0) & (has_before | has_after);
+}
 [[nodiscard, gnu::noinline]] constexpr int
 neighbours_across(pipeline_view const& over, pass const& of, int step) noexcept {
-  return neighbours(
-    over.edges, over.extents.stages(), {of.stage, of.chunk, over.chunks_of(of.microbatch)}, step);
+  return over.graph().neighbours(unit_in_graph(over, of), step);
 }
 [[nodiscard, gnu::noinline]] constexpr stage_neighbour
 neighbour_across(pipeline_view const& over, pass const& of, int step, int number) noexcept {
-  return unit_neighbour(over.edges,
-                        over.extents.stages(),
-                        {of.stage, of.chunk, over.chunks_of(of.microbatch)},
-                        step,
-                        number);
+  return over.graph().neighbour(unit_in_graph(over, of), step, number);
 }
-
 //! How many units of other stages are before (step -1), after (step +1) or `group_step` a pass.
 [[nodiscard]] constexpr int
 neighbours(pipeline_view const& over, pass const& of, int step) noexcept {
-  return names_chunks(over) ? neighbours_across(over, of, step) : neighbours(over, of.stage, step);
+  return over.graph().names_chunks() ? neighbours_across(over, of, step)
+                                     : over.graph().edges(of.stage, step);
 }
-
 //! One of them. @pre 0 <= number < neighbours(over, of, step)
 [[nodiscard]] constexpr stage_neighbour
 neighbour(pipeline_view const& over, pass const& of, int step, int number) noexcept {
-  if (names_chunks(over))
+  if (over.graph().names_chunks())
     return neighbour_across(over, of, step, number);
-  stage_neighbour result = neighbour(over, of.stage, step, number);
+  stage_neighbour result = over.graph().edge(of.stage, step, number);
   result.chunk = of.chunk;
   return result;
 }
@@ -232,8 +222,7 @@ neighbour(pipeline_view const& over, pass const& of, int step, int number) noexc
 //! @brief True for a stage without weights to train that has none before it: it has only forward
 //! passes, which keep nothing, and takes no gradient.
 [[nodiscard]] constexpr bool goes_forward_only(pipeline_view const& over, int stage) noexcept {
-  return over.edges != nullptr &&
-         (*first_neighbour(over.edges, over.extents.stages(), stage, 0) & only_forward) != 0;
+  return over.edges != nullptr && (*over.graph().first(stage, 0) & only_forward) != 0;
 }
 //! Whether passes of a kind are wanted on a stage at all.
 [[nodiscard]] constexpr bool
@@ -262,39 +251,16 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
       return false;
   return true;
 }
-//! Where a pass of a graph stands: `has_before` + `has_after`. By themselves, as
-//! `neighbours_across`.
-[[nodiscard, gnu::noinline]] constexpr int position_across(pipeline_view const& over,
-                                                           pass const& what) noexcept {
-  return (neighbours_across(over, what, -1) > 0 ? has_before : 0) +
-         (neighbours_across(over, what, 1) > 0 ? has_after : 0);
+//! A copy with the holders of all stages in a table, which walks over many passes read without a
+//! division.
+[[nodiscard]] inline pipeline with_holders(pipeline_view const& of) {
+  pipeline result = of.copy();
+  for (int route = 0; of.holders == nullptr && route < of.extents.routes(); ++route)
+    for (int stage = 0; stage < of.extents.stages(); ++stage)
+      result.holders.push_back(
+        static_cast<std::uint16_t>(device_of(of, stage, microbatch_of(of.extents, route))));
+  return result;
 }
-[[nodiscard, gnu::noinline]] constexpr int position_in_graph(pipeline_view const& over,
-                                                             pass const& what) noexcept {
-  return names_chunks(over) ? position_across(over, what)
-                            : *first_neighbour(over.edges, over.extents.stages(), what.stage, 0) &
-                                (has_before | has_after);
-}
-
-//! The holders of all stages in a table, which walks over many passes read without a division.
-class holder_table {
-public:
-  constexpr explicit holder_table(pipeline_view const& of)
-      : holders_(of.extents.routes() * of.extents.stages()), over_(of) {
-    int const stage_count = of.extents.stages();
-    for (int route = 0; route < of.extents.routes(); ++route)
-      for (int stage = 0; stage < stage_count; ++stage)
-        holders_[route * stage_count + stage] =
-          static_cast<std::uint16_t>(device_of(of, stage, microbatch_of(of.extents, route)));
-    over_.holders = holders_;
-  }
-  //! The pipeline, with the table of this.
-  [[nodiscard]] constexpr pipeline_view const& over() const noexcept { return over_; }
-
-private:
-  owned<std::uint16_t> holders_;
-  pipeline_view over_;
-};
 
 } // namespace detail
 
@@ -343,7 +309,7 @@ pass_index(pipeline_view const& over, pass const& what, int row) noexcept {
       continue;
     kind_links const& links = over.links_of(what);
     bool const reads =
-      links.input != kind_links::none && neighbours(over, stage, links.input_step) > 0;
+      links.input != kind_links::none && over.graph().edges(stage, links.input_step) > 0;
     int const found = !reads ? 1 : links.input_step == group_step ? 2 : 3;
     best = found > rank ? what.kind : best;
     rank = found > rank ? found : rank;

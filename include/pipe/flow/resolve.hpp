@@ -298,32 +298,32 @@ private:
            holds(reached_by_all_makers(reads.input), row) && all_makers_read(row, row, -1);
   }
 
+  //! Lists rows. @throws std::invalid_argument where there are more than a kind may have.
+  template <int Most>
+  constexpr void
+  list(int kind, flow_set rows, kind_links::number (&into)[Most], char const* rule) const {
+    require(std::popcount(rows) <= Most, flow_.kinds[kind], rule);
+    for (kind_links::number* next = into; rows != 0; rows &= rows - 1)
+      *next++ = static_cast<kind_links::number>(std::countr_zero(rows));
+  }
   constexpr void link(int kind, bool has_after) {
     kind_links& result = flow_.links[kind][has_after ? 1 : 0];
     kind_reads const& reads = reads_[kind];
-    int made = 0;
-    for (int row = 0; row < flow_.rows; ++row)
-      if (holds(made_[kind], row)) {
-        require(
-          made < 3,
-          flow_.kinds[kind],
-          "makes more than three rows of data; let the same kinds make what belongs together");
-        result.made[made++] = static_cast<kind_links::number>(row);
-        result.wanted =
-          static_cast<kind_links::number>(result.wanted + (flow_.wanted[row] ? 1 : 0));
-      }
+    list(kind,
+         made_[kind],
+         result.made,
+         "makes more than three rows of data; let the same kinds make what belongs together");
+    for (int const row : result.made)
+      if (row != kind_links::none && flow_.wanted[row])
+        ++result.wanted;
     flow_set own = reads.own;
     for (flow_set left = own; left != 0; left &= left - 1)
       if (int const row = std::countr_zero(left); is_implied(kind, own, row, has_after))
         own &= ~only(row);
-    int count = 0;
-    for (int row = 0; row < flow_.rows; ++row)
-      if (holds(own, row)) {
-        require(count < kind_links::most_own,
-                flow_.kinds[kind],
-                "waits for more than four rows of its own stage; let one of them wait for another");
-        result.own[count++] = static_cast<kind_links::number>(row);
-      }
+    list(kind,
+         own,
+         result.own,
+         "waits for more than four rows of its own stage; let one of them wait for another");
     bool implied = reads.input == kind_links::none;
     for (int row = 0; row < flow_.rows && !implied; ++row)
       implied = holds(reads.own, row) && all_makers_read(row, reads.input, reads.input_step);

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <stdexcept>
-#include <string>
 
 namespace pipelining::inline v0_3 {
 
@@ -76,15 +75,10 @@ struct shape {
 [[nodiscard]] constexpr int
 device_of(shape const& extents, int stage, int microbatch = 0) noexcept {
   int const position = stage % extents.devices;
+  if (extents.where == placement::looped)
+    return position;
   bool const goes_up = (stage / extents.devices) % 2 == 1;
-  switch (extents.where) {
-  case placement::looped: return position;
-  case placement::wave:
-  case placement::bidirectional:
-    return goes_up != extents.enters_at_end(microbatch) ? extents.devices - 1 - position : position;
-  case placement::custom: return 0;
-  }
-  return 0;
+  return goes_up != extents.enters_at_end(microbatch) ? extents.devices - 1 - position : position;
 }
 
 namespace detail {
@@ -94,6 +88,14 @@ namespace detail {
   return route > 0 && extents.where == placement::bidirectional ? extents.microbatches - 1 : route;
 }
 
+//! Refuses what a rule is about, where it does not hold. The rule is a literal in each call, so
+//! that compilers print it where that is a constant.
+//! @throws std::invalid_argument
+constexpr void require(bool holds, char const* rule) {
+  if (!holds)
+    throw std::invalid_argument(rule);
+}
+
 //! Checks that every extent is positive and that the whole fits the numbers of a pass.
 //! @throws std::invalid_argument with one sentence that names the extent.
 //! @param rows rows of the flow.
@@ -101,67 +103,31 @@ constexpr void check_extents(shape const& extents, int rows = 3) {
   // Larger timetables would take gigabytes before anything runs.
   constexpr std::int64_t most_passes = std::int64_t{1} << 28;
   constexpr int most = 65535; // stage, microbatch and chunk of a pass are 16 bits wide
-  if (extents.devices < 1)
-    throw std::invalid_argument("shape: the number of devices must be at least 1");
-  if (extents.microbatches < 1)
-    throw std::invalid_argument("shape: the number of microbatches must be at least 1");
-  if (extents.chunks < 1)
-    throw std::invalid_argument("shape: the number of chunks must be at least 1");
-  if (extents.stages_per_device < 1)
-    throw std::invalid_argument("shape: the number of stages per device must be at least 1");
-  if (extents.custom_routes < 1)
-    throw std::invalid_argument("shape: the number of routes must be at least 1");
-  if (extents.extra_stages != 0 && extents.where != placement::custom)
-    throw std::invalid_argument("shape: more or fewer stages than P V are for placement::custom, "
-                                "whose table says where they are");
-  if (extents.devices > most || extents.stages_per_device > most || extents.extra_stages > most ||
-      std::int64_t{extents.devices} * extents.stages_per_device + extents.extra_stages > most)
-    throw std::invalid_argument(
-      "shape: more than 65535 stages do not fit the stage number of a pass");
-  if (extents.extra_stages < -most || extents.stages() < 1)
-    throw std::invalid_argument("shape: fewer stages than P V leave none; keep one at least");
-  if (extents.microbatches > most)
-    throw std::invalid_argument("shape: at most 65535 microbatches are supported");
-  if (extents.chunks > most)
-    throw std::invalid_argument("shape: at most 65535 chunks are supported");
-  if (std::int64_t{rows} * extents.stages() > most_passes / extents.custom_routes)
-    throw std::invalid_argument("shape: the routes give more than 2^28 lines of stages and rows of "
-                                "the flow; choose fewer routes");
+  require(extents.devices >= 1, "shape: the number of devices must be at least 1");
+  require(extents.microbatches >= 1, "shape: the number of microbatches must be at least 1");
+  require(extents.chunks >= 1, "shape: the number of chunks must be at least 1");
+  require(extents.stages_per_device >= 1,
+          "shape: the number of stages per device must be at least 1");
+  require(extents.custom_routes >= 1, "shape: the number of routes must be at least 1");
+  require(extents.extra_stages == 0 || extents.where == placement::custom,
+          "shape: more or fewer stages than P V are for placement::custom, whose table says where "
+          "they are");
+  require(
+    extents.devices <= most && extents.stages_per_device <= most && extents.extra_stages <= most &&
+      std::int64_t{extents.devices} * extents.stages_per_device + extents.extra_stages <= most,
+    "shape: more than 65535 stages do not fit the stage number of a pass");
+  require(extents.extra_stages >= -most && extents.stages() >= 1,
+          "shape: fewer stages than P V leave none; keep one at least");
+  require(extents.microbatches <= most, "shape: at most 65535 microbatches are supported");
+  require(extents.chunks <= most, "shape: at most 65535 chunks are supported");
+  require(
+    std::int64_t{rows} * extents.stages() <= most_passes / extents.custom_routes,
+    "shape: the routes give more than 2^28 lines of stages and rows of the flow; choose fewer "
+    "routes");
   std::int64_t const per_stage = std::int64_t{rows} * extents.microbatches * extents.chunks;
-  if (per_stage > most_passes / extents.stages())
-    throw std::invalid_argument(
-      "shape: devices x stages per device x microbatches x chunks gives more than 2^28 "
-      "passes; choose smaller extents");
-}
-
-//! Checks the device that a placement of one's own gives to a stage.
-//! @throws std::invalid_argument
-constexpr void check_holder(shape const& extents, int stage, int device) {
-  if (extents.where != placement::custom)
-    throw std::invalid_argument("shape: a schedule with device_of places its stages itself; its "
-                                "arrange must give placement::custom");
-  if (device < 0 || device >= extents.devices)
-    throw std::invalid_argument("shape: device_of gives stage " + std::to_string(stage) +
-                                " to device " + std::to_string(device) + ", but there are " +
-                                std::to_string(extents.devices) + " devices");
-}
-
-//! Checks that a schedule without `device_of` has a placement with a name.
-//! @throws std::invalid_argument
-constexpr void check_named_placement(shape const& extents) {
-  if (extents.where == placement::custom)
-    throw std::invalid_argument("shape: a schedule with placement::custom needs a member "
-                                "device_of(shape, stage, route) that says where each stage is");
-}
-
-//! Checks the chunks of a microbatch of its own number of chunks.
-//! @throws std::invalid_argument
-constexpr void check_chunk_count(shape const& extents, int microbatch, int chunks) {
-  if (chunks < 1 || chunks > extents.chunks)
-    throw std::invalid_argument("shape: chunks_of gives microbatch " + std::to_string(microbatch) +
-                                " " + std::to_string(chunks) +
-                                " chunks; there must be 1 to shape::chunks, " +
-                                std::to_string(extents.chunks));
+  require(per_stage <= most_passes / extents.stages(),
+          "shape: devices x stages per device x microbatches x chunks gives more than 2^28 passes; "
+          "choose smaller extents");
 }
 
 } // namespace detail

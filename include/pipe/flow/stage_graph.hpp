@@ -55,58 +55,12 @@ inline constexpr int takers = -2;
 struct stage_neighbour {
   int stage = 0;  //!< its number
   int number = 0; //!< which of its neighbours on that side this edge leads to, as it counts them
-  int chunk = 0;  //!< which of its chunks; of an edge of `edge_table`, from there: its code
+  int chunk = 0;  //!< which of its chunks; of an edge, how many on it leads, or `all_chunks`
 };
 
 //! Marks of a stage in a table of edges: stages before and after it, as edges of the same chunk say
 //! it, and whether it only goes forward.
 enum stage_mark : std::uint8_t { has_before = 1, has_after = 2, only_forward = 4 };
-
-//! Where the neighbours of a stage begin in a table of edges: 1 + 5 (S + 1) + 2 n numbers. The
-//! first is the most stages that read of one, below zero where edges lead to other chunks; then,
-//! for every step from `group_step` down to `takers`, where each stage's neighbours begin, in place
-//! of step 0 the `stage_mark`s of each stage; then stage and number of every neighbour; then, where
-//! edges lead to other chunks, how many chunks on each neighbour is, or `all_chunks`.
-[[nodiscard]] constexpr int const*
-first_neighbour(int const* edges, int stage_count, int stage, int step) noexcept {
-  return edges + 1 + (group_step - step) * (stage_count + 1) + stage;
-}
-
-//! How many stages are before (step -1), after (step +1) or `group_step` a stage.
-//! @param edges a table of edges; null for a chain.
-[[nodiscard]] constexpr int
-neighbours(int const* edges, int stage_count, int stage, int step) noexcept {
-  if (edges == nullptr)
-    return step != group_step && stage + step >= 0 && stage + step < stage_count ? 1 : 0;
-  int const* const first = first_neighbour(edges, stage_count, stage, step);
-  return first[1] - first[0];
-}
-
-//! One of them, in the order in which the edges were given.
-//! @pre 0 <= number < neighbours(edges, stage_count, stage, step)
-[[nodiscard]] constexpr stage_neighbour
-neighbour(int const* edges, int stage_count, int stage, int step, int number) noexcept {
-  if (edges == nullptr)
-    return {stage + step, 0};
-  int const at = *first_neighbour(edges, stage_count, stage, step) + number;
-  int const* const pair = edges + 1 + 5 * (stage_count + 1) + 2 * at;
-  return {pair[0], pair[1]};
-}
-
-//! Leads to all chunks, where others lead some chunks on.
-inline constexpr int all_chunks = 2;
-
-//! Whether an edge of a table leads to other chunks. @param edges null for a chain.
-[[nodiscard]] constexpr bool names_chunks(int const* edges) noexcept {
-  return edges != nullptr && edges[0] < 0;
-}
-
-//! The numbers of a table of edges.
-[[nodiscard]] constexpr int table_size(int const* edges, int stage_count) noexcept {
-  int const each = names_chunks(edges) ? 3 : 2;
-  return 1 + 5 * (stage_count + 1) +
-         each * *first_neighbour(edges, stage_count, stage_count, takers);
-}
 
 //! A unit of a stage: one of the chunks of a microbatch.
 struct stage_unit {
@@ -114,6 +68,9 @@ struct stage_unit {
   int chunk = 0;
   int chunks = 1;
 };
+
+//! Leads to all chunks, where others lead some chunks on.
+inline constexpr int all_chunks = 2;
 
 //! The chunks at the other end of an edge.
 struct chunk_range {
@@ -127,49 +84,78 @@ struct chunk_range {
                                              : chunk_range{chunk, 1};
 }
 
-//! How many chunks on the neighbours of a stage are, in the order of its edges.
-//! @pre names_chunks(edges)
-[[nodiscard]] constexpr int const*
-chunk_codes(int const* edges, int stage_count, int stage, int step) noexcept {
-  int const all = *first_neighbour(edges, stage_count, stage_count, takers);
-  return edges + 1 + 5 * (stage_count + 1) + 2 * all +
-         *first_neighbour(edges, stage_count, stage, step);
-}
-//! The neighbours that a unit has on a side by the first `most` edges of its stage there.
-[[nodiscard]] constexpr int neighbours_by(
-  int const* edges, int stage_count, stage_unit const& of, int step, int most) noexcept {
-  int const* const codes = chunk_codes(edges, stage_count, of.stage, step);
-  int const all = neighbours(edges, stage_count, of.stage, step);
-  int count = 0;
-  for (int edge = 0; edge < all && edge < most; ++edge)
-    count += chunks_at(codes[edge], of).count;
-  return count;
-}
+//! The edges between stages: those of a chain, or of a graph with a table.
+struct stage_graph {
+  //! Null for a chain, else 1 + 5 (S + 1) + 3 n numbers. The first is the most stages that read of
+  //! one, below zero where edges lead to other chunks. Then, for every step from `group_step` down
+  //! to `takers`, where each stage's edges begin; in place of step 0 the `stage_mark`s of each
+  //! stage. Then of every edge the stage, the number, and how many chunks on it leads, or
+  //! `all_chunks`.
+  int const* table;
+  int stages; //!< S
 
-//! How many units of other stages are before (step -1), after (step +1) or `group_step` a unit.
-[[nodiscard]] constexpr int
-neighbours(int const* edges, int stage_count, stage_unit const& of, int step) noexcept {
-  return names_chunks(edges) ? neighbours_by(edges, stage_count, of, step, stage_count)
-                             : neighbours(edges, stage_count, of.stage, step);
-}
-
-//! One of them where edges lead to other chunks.
-//! @pre 0 <= number < neighbours(edges, stage_count, of, step)
-[[nodiscard]] constexpr stage_neighbour unit_neighbour(
-  int const* edges, int stage_count, stage_unit const& of, int step, int number) noexcept {
-  int const* const codes = chunk_codes(edges, stage_count, of.stage, step);
-  int edge = 0;
-  for (; number >= chunks_at(codes[edge], of).count; ++edge)
-    number -= chunks_at(codes[edge], of).count;
-  stage_neighbour result = neighbour(edges, stage_count, of.stage, step, edge);
-  result.chunk = chunks_at(codes[edge], of).first + number;
-  // As the other end counts them: its edges before this one, and of this one the chunks before.
-  int const back = step == group_step ? group_step : step == 1 ? takers : 1;
-  result.number =
-    neighbours_by(edges, stage_count, {result.stage, result.chunk, of.chunks}, back, result.number);
-  result.number += codes[edge] == all_chunks ? of.chunk : 0;
-  return result;
-}
+  //! Whether an edge leads to other chunks.
+  [[nodiscard]] constexpr bool names_chunks() const noexcept {
+    return table != nullptr && table[0] < 0;
+  }
+  //! Where the edges of a stage begin on a side; of step 0 its marks. @pre no chain
+  [[nodiscard]] constexpr int const* first(int stage, int step) const noexcept {
+    return table + 1 + (group_step - step) * (stages + 1) + stage;
+  }
+  //! The numbers of the table.
+  [[nodiscard]] constexpr int size() const noexcept {
+    return table == nullptr ? 0 : 1 + 5 * (stages + 1) + 3 * *first(stages, takers);
+  }
+  //! How many edges lead to stages before (step -1), after (step +1) or `group_step` a stage.
+  [[nodiscard, gnu::always_inline]] constexpr int edges(int stage, int step) const noexcept {
+    if (table == nullptr)
+      return step != group_step && stage + step >= 0 && stage + step < stages ? 1 : 0;
+    int const* const at = first(stage, step);
+    return at[1] - at[0];
+  }
+  //! The other end of one of them, in the order in which they were given.
+  //! @pre 0 <= number < edges(stage, step)
+  [[nodiscard, gnu::always_inline]] constexpr stage_neighbour
+  edge(int stage, int step, int number) const noexcept {
+    if (table == nullptr)
+      return {stage + step};
+    int const* const at = table + 1 + 5 * (stages + 1) + 3 * (*first(stage, step) + number);
+    return {at[0], at[1], at[2]};
+  }
+  //! How many units of other stages are before, after or `group_step` a unit.
+  [[nodiscard]] constexpr int neighbours(stage_unit of, int step) const noexcept {
+    int const all = edges(of.stage, step);
+    return names_chunks() ? neighbours_by(of, step, all) : all;
+  }
+  //! Where a unit stands: `has_before` + `has_after`.
+  [[nodiscard, gnu::noinline]] constexpr int position(stage_unit of) const noexcept {
+    return (neighbours(of, -1) > 0 ? has_before : 0) + (neighbours(of, 1) > 0 ? has_after : 0);
+  }
+  //! The neighbours that a unit has on a side by the first `most` edges of its stage there.
+  //! @pre names_chunks()
+  [[nodiscard]] constexpr int neighbours_by(stage_unit of, int step, int most) const noexcept {
+    int count = 0;
+    for (int number = 0; number < most; ++number)
+      count += chunks_at(edge(of.stage, step, number).chunk, of).count;
+    return count;
+  }
+  //! One of its neighbours. @pre names_chunks(), 0 <= number < neighbours(of, step)
+  [[nodiscard]] constexpr stage_neighbour
+  neighbour(stage_unit of, int step, int number) const noexcept {
+    stage_neighbour result = edge(of.stage, step, 0);
+    for (int k = 1; number >= chunks_at(result.chunk, of).count; ++k) {
+      number -= chunks_at(result.chunk, of).count;
+      result = edge(of.stage, step, k);
+    }
+    bool const to_all = result.chunk == all_chunks;
+    result.chunk = chunks_at(result.chunk, of).first + number;
+    // As the other end counts them: its edges before this one, and of this one the chunks before.
+    int const back = step == group_step ? group_step : step == 1 ? takers : 1;
+    result.number = neighbours_by({result.stage, result.chunk, of.chunks}, back, result.number);
+    result.number += to_all ? of.chunk : 0;
+    return result;
+  }
+};
 
 } // namespace detail
 

@@ -130,10 +130,8 @@ public:
              int number = 0,
              bool guarded = false)
       : work_(work), stages_(&stages), device_(device), patience_(&patience), channel_(channel),
-        guard_(guarded ? guard_bytes : 0), number_(number), memory_(&memory),
-        guards_(arena{work, device}), passes_(work, device),
-        requests_(work.program_of(device).size(), MPI_REQUEST_NULL),
-        completed_(static_cast<std::size_t>(work.lanes_of(device)), nothing) {
+        guard_(guarded ? guard_bytes : 0), number_(number), memory_(&memory), passes_(work, device),
+        requests_(work.program_of(device).size(), MPI_REQUEST_NULL) {
     for (item const& step : steps())
       if (bytes_of(step) > std::numeric_limits<int>::max())
         throw std::length_error("run: MPI counts a message in an int, and a message of " +
@@ -170,9 +168,8 @@ public:
   //! @param other_before another plan has used the memory, or nobody yet.
   void begin(bool other_before) {
     if (other_before)
-      guards_.emplace(slots());
+      passes_.lie_in(slots());
     step_start_ = Clock::now();
-    std::fill(completed_.begin(), completed_.end(), nothing);
     at_.store(nothing, std::memory_order_relaxed);
     awaited_ = nothing;
     passes_.begin();
@@ -200,7 +197,6 @@ public:
   //! The times of the passes of the last step, in seconds since it began.
   [[nodiscard]] host_passes const& passes() const noexcept { return passes_; }
   [[nodiscard]] Stages& stages() noexcept { return *stages_; }
-  [[nodiscard]] slot_guards& guards() noexcept { return *guards_; }
   [[nodiscard]] double seconds() const { return seconds(Clock::now()); }
   double enter(int index) {
     auto const now = Clock::now();
@@ -228,10 +224,9 @@ public:
 
   //! Waits until all passes and messages are complete.
   void finish() {
-    passes_.wait_for_all(*this);
     for (int lane = 0; lane < work_.lanes_of(device_); ++lane)
       complete_lane(lane, static_cast<int>(steps().size()) - 1);
-    guards_->check_all();
+    passes_.finish(*this);
     at_.store(static_cast<int>(steps().size()), std::memory_order_relaxed);
   }
 
@@ -291,7 +286,7 @@ private:
 
   void post_one(int index, item const& step) {
     if (step.what == operation::receive)
-      guards_->before(step);
+      passes_.guards().before(step);
     buffer const memory = slots().message(step);
     int const count = static_cast<int>(bytes_of(step));
     // Every MPI has tags up to 32767. Ranks that run different plans wait for each other until the
@@ -307,7 +302,7 @@ private:
   }
 
   void complete_lane(int lane, int last) {
-    int& known = completed_[static_cast<std::size_t>(lane)];
+    int& known = passes_.completed(lane);
     for (int i = known + 1; i <= last; ++i) {
       item const& message = steps()[static_cast<std::size_t>(i)];
       if (message.what != operation::run && message.lane == lane)
@@ -358,11 +353,9 @@ private:
   std::int64_t guard_;
   int number_;
   mpi_memory* memory_;
-  std::optional<slot_guards> guards_; // of the memory, which moves
   host_passes passes_;
   typename Clock::time_point step_start_{};
   std::vector<MPI_Request> requests_; // [items]
-  std::vector<int> completed_;        // [lanes], items of a lane known to be complete
   std::atomic<int> at_ = nothing;     // the item that was started last
   int awaited_ = nothing;             // the message that is waited for
 };

@@ -191,7 +191,9 @@ public:
         if (memory_.moved)
           detail::tell_moved(*stages_, next.lowered, rank_);
         memory_.moved = false;
-        detail::execute(next.lowered, rank_, *next.runs);
+        int at = 0; // and messages are waited for on the way
+        (void)detail::advance(
+          next.lowered, rank_, at, *next.runs, [](device&, int) { return true; });
       }
       carried_.take(next.runs->slots(), next.runs->begins_again());
     } catch (detail::run_stop const& stop) {
@@ -235,14 +237,14 @@ public:
     mpi_plan const& ran = now_running_ != nullptr ? *now_running_ : *plans_.front();
     detail::host_passes const& own = ran.runs->passes();
     guard("could not gather the trace", [&] {
-      result = detail::gather_trace(
-        patience_.line,
-        options_.name + "/trace " + std::to_string(traces_++) + '/',
-        rank_,
-        ran.lowered,
-        options_.deadline,
-        now_,
-        [&](std::size_t item, bool end) { return (end ? own.ends() : own.starts())[item]; });
+      result =
+        detail::gather_trace(patience_.line,
+                             options_.name + "/trace " + std::to_string(traces_++) + '/',
+                             rank_,
+                             ran.lowered,
+                             options_.deadline,
+                             now_,
+                             [&](std::size_t item, bool end) { return own.time(item, end); });
     });
     return result;
   }

@@ -126,8 +126,7 @@ constexpr void add_places(plan_hashes& hashes, pipeline_view const& over) noexce
   for (int stage = 0; stage < stage_count; ++stage)
     for (int route = 0; route < over.extents.routes(); ++route)
       hashes.passes.add(device_of(over, stage, microbatch_of(over.extents, route)));
-  int const edges = over.edges == nullptr ? 0 : table_size(over.edges, stage_count);
-  for (int i = 0; i < edges; ++i)
+  for (int i = 0; i < over.graph().size(); ++i)
     hashes.passes.add(over.edges[i]);
 }
 

@@ -4,6 +4,7 @@
 //! @file
 //! @brief From a timetable to a plan. Header for pipelining::lower.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
@@ -40,81 +41,73 @@ namespace detail {
 //! @throws std::invalid_argument when the order of passes that take no time is circular.
 //! @complexity O(n log P).
 [[nodiscard]] inline std::vector<int> global_order(timetable_view table) {
-  std::vector<int> order = order_merge(table).run();
-  if (static_cast<int>(order.size()) != table.size())
-    throw std::invalid_argument("lower: the order of passes is circular; verify the timetable");
-  return order;
+  return order_merge(table).run();
 }
 
-//! @throws std::invalid_argument for exchanges of more messages than a group may have.
-inline void check_exchange_size(pipeline_view const& over) {
-  if (2 * (over.extents.devices - 1) > most_group_messages)
-    throw std::invalid_argument(
-      "plan: an exchange of " + std::to_string(over.extents.devices) +
-      " devices may have more messages on one of them than a group, which has " +
-      std::to_string(most_group_messages) + " at most; lower with one_communicator");
-}
-
-//! @param tied of the stages that share a weight, else of all
-//! @throws std::invalid_argument where no pass completes the gradients of a copy of a stage.
-inline void check_completed(timetable_view table, bool tied) {
-  auto const devices = static_cast<std::size_t>(table.over.extents.devices);
-  std::vector<bool> complete(static_cast<std::size_t>(table.over.extents.stages()) * devices,
-                             false);
+//! Whether every copy of every stage, or of those that share a weight, has a pass that completes
+//! its gradients.
+//! @param all of all stages
+//! @throws std::invalid_argument where there is none.
+inline void check_completed(timetable_view const& table, bool all) {
+  pipeline_view const& over = table.over;
+  int const devices = over.extents.devices;
+  owned<bool> const complete(over.extents.stages() * devices, false);
   for (int entry = 0; entry < table.size(); ++entry)
-    if (pass const& what = table.passes[entry];
-        completes_gradients(*table.over.declared, what.kind))
-      complete[what.stage * devices + static_cast<std::size_t>(device_of(table.over, what))] = true;
-  for (int stage = 0; stage < table.over.extents.stages(); ++stage)
-    for_each_copy(table.over, stage, [&](int device, int) {
-      if ((tied && !holds_tied(table.over.extents, stage)) ||
-          goes_forward_only(table.over, stage) ||
-          complete[static_cast<std::size_t>(stage) * devices + static_cast<std::size_t>(device)])
+    if (pass const& what = table.passes[entry]; completes_gradients(*over.declared, what.kind))
+      complete[what.stage * devices + device_of(over, what)] = true;
+  for (int stage = 0; stage < over.extents.stages(); ++stage)
+    for_each_copy(over, stage, [&](int device, int) {
+      if (complete[stage * devices + device] || goes_forward_only(over, stage) ||
+          !(all || holds_tied(over.extents, stage)))
         return;
       throw std::invalid_argument(
-        tied
-          ? "plan: tied weights need a pass that completes the gradients of each end, but none "
-            "completes those of stage " +
-              std::to_string(stage) +
-              "; leave tied_bytes out, and add up both gradients after the iteration"
-          : "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
-            "no pass completes those of stage " +
-              std::to_string(stage) + "; leave it out, and add up totals after the iteration");
+        all ? "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
+              "no pass completes those of stage " +
+                std::to_string(stage) + "; leave it out, and add up totals after the iteration"
+            : "plan: tied weights need a pass that completes the gradients of each end, but none "
+              "completes those of stage " +
+                std::to_string(stage) +
+                "; leave tied_bytes out, and add up both gradients after the iteration");
     });
 }
 
 //! The steps after complete gradients that the sizes ask for. An evaluation has totals only, where
 //! every stage has one copy.
+//! @throws std::invalid_argument where the timetable does not suit them.
 template <buffer_sizes Sizes>
 void choose_hooks(timetable_view const& table, Sizes const& sizes, plan& result) {
   bool const several = table.over.extents.routes() > 1; // copies of stages
   bool const last = result.validation == step_validation::last;
+  bool const late = result.validation != step_validation::at_once;
   result.tied_bytes = result.evaluates || last ? 0 : tied_bytes(sizes);
   result.totals_bytes = result.evaluates && several ? 0 : totals_bytes(sizes);
-  if (result.tied_bytes < 0 || result.totals_bytes < 0)
-    throw std::invalid_argument("plan: tied_bytes and totals_bytes must not be negative");
-  if (several && result.validation != step_validation::at_once)
-    throw std::invalid_argument(
-      "plan: early steps of the optimizer need one copy of every stage, but this placement keeps "
-      "several, which add up their gradients first; lower with step_validation::at_once");
-  if (result.tied_bytes > 0 && table.over.in_group(0))
-    throw std::invalid_argument(
-      "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
-      "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
-      "shards in gradients_ready of the first");
-  if (result.tied_bytes > 0 && goes_forward_only(table.over, 0))
-    throw std::invalid_argument(
-      "plan: the first stage is frozen, so no gradient of a tied weight comes of it; leave "
-      "tied_bytes out, and add the last stage's own");
-  if (result.totals_bytes == 0 && result.validation != step_validation::at_once)
-    throw std::invalid_argument(
-      "plan: a step of the optimizer is validated by the totals, but the sizes have no "
-      "totals_bytes; set them to the bytes of a stage's row");
-  if (has_hooks(result) &&
-      (adds_copies(result) || (result.totals_bytes > 0 && !result.evaluates && !last)))
-    check_completed(table, false);
-  if (result.tied_bytes > 0)
-    check_completed(table, true);
+  bool const ties = result.tied_bytes > 0;
+  struct {
+    bool broken;
+    char const* sentence;
+  } const rules[] = {
+    {result.tied_bytes < 0 || result.totals_bytes < 0,
+     "plan: tied_bytes and totals_bytes must not be negative"},
+    {several && late,
+     "plan: early steps of the optimizer need one copy of every stage, but this placement keeps "
+     "several, which add up their gradients first; lower with step_validation::at_once"},
+    {ties && table.over.in_group(0),
+     "plan: the shards of a vocabulary lie on the same device at both ends of the model, so no "
+     "gradient of a tied weight travels; leave tied_bytes out, and add the gradients of both "
+     "shards in gradients_ready of the first"},
+    {ties && goes_forward_only(table.over, 0),
+     "plan: the first stage is frozen, so no gradient of a tied weight comes of it; leave "
+     "tied_bytes out, and add the last stage's own"},
+    {late && result.totals_bytes == 0,
+     "plan: a step of the optimizer is validated by the totals, but the sizes have no "
+     "totals_bytes; set them to the bytes of a stage's row"}};
+  for (auto const& [broken, sentence] : rules)
+    if (broken)
+      throw std::invalid_argument(sentence);
+  bool const all = has_hooks(result) &&
+                   (adds_copies(result) || (result.totals_bytes > 0 && !result.evaluates && !last));
+  if (all || ties)
+    check_completed(table, all);
 }
 
 //! The options of `lower`, next to sizes.
@@ -141,27 +134,27 @@ inline void check_layouts(plan const& work) {
 //! @complexity O(P).
 inline void check_budget(plan const& work, std::int64_t limit) {
   for (int device = 0; device < work.over.extents.devices; ++device) {
-    bool const counted = work.arena_bytes_of(device) < most_bytes;
-    if (counted && work.arena_bytes_of(device) <= limit)
+    std::int64_t const bytes = work.arena_bytes_of(device);
+    if (bytes <= std::min(limit, most_bytes - 1))
       continue;
     auto largest = slot_class::activation;
-    auto const bytes_of = [&](slot_class of) {
-      slot_layout const& layout = work.layout(device, of);
-      return lies_on_host(work.over.declared, static_cast<int>(of))
-               ? 0
-               : times(layout.bytes, layout.count);
-    };
-    for (int of = 0; of < slot_classes; ++of)
-      if (auto const other = static_cast<slot_class>(of); bytes_of(other) > bytes_of(largest))
-        largest = other;
+    std::int64_t most = 0;
+    for (int of = 0; of < slot_classes; ++of) {
+      slot_layout const& layout = work.layout(device, static_cast<slot_class>(of));
+      std::int64_t const all = times(layout.bytes, layout.count);
+      if (all > most && !lies_on_host(work.over.declared, of)) {
+        most = all;
+        largest = static_cast<slot_class>(of);
+      }
+    }
     slot_layout const& layout = work.layout(device, largest);
     item const& peak = work.program_of(device)[static_cast<std::size_t>(layout.peak_item)];
-    throw std::length_error(
-      "plan: an arena is over the memory limit (device " + std::to_string(device) + ": " +
-      std::to_string(work.arena_bytes_of(device)) + " of " + std::to_string(limit) +
-      " bytes; most of it for class " + word(largest) + ", " + std::to_string(layout.count) +
-      " slots of " + std::to_string(layout.bytes) + " bytes, first in use together at the " +
-      describe_subject(peak, work.over) + ")");
+    throw std::length_error("plan: an arena is over the memory limit (device " +
+                            std::to_string(device) + ": " + std::to_string(bytes) + " of " +
+                            std::to_string(limit) + " bytes; most of it for class " +
+                            word(largest) + ", " + std::to_string(layout.count) + " slots of " +
+                            std::to_string(layout.bytes) + " bytes, first in use together at the " +
+                            describe_subject(peak, work.over) + ")");
   }
 }
 
@@ -173,21 +166,8 @@ inline void check_budget(plan const& work, std::int64_t limit) {
   return kinds;
 }
 
-//! Passes, messages, and the steps that follow complete gradients, in their order.
-[[nodiscard]] inline std::vector<event> list_events(message_placement const& placement,
-                                                    plan& result) {
-  std::vector<event> events;
-  events.reserve(2 * static_cast<std::size_t>(placement.count));
-  place_events(placement, 0, placement.count, [&](event const& what) { events.push_back(what); });
-  if (!has_hooks(result))
-    return events;
-  hook_placement work{placement.table, result, std::move(events)};
-  place_hooks(work);
-  return std::move(work.placed);
-}
-
 //! Writes the programs of all devices. Workers make events as they need them. Exchanges and hooks
-//! look back, and edges to other chunks take long, so there they are made once.
+//! look back, so there they are made once.
 //! @param joins whether the messages of an exchange are one step
 template <worker_group Workers>
 void write_programs(timetable_view const& table,
@@ -197,45 +177,30 @@ void write_programs(timetable_view const& table,
                     program_writer& writer,
                     plan& result,
                     Workers const& by) {
+  auto const count = static_cast<int>(order.size());
+  message_placement placement{table, order.data(), count, result.duplex_groups, pass_table(uses)};
   if (joins)
-    check_exchange_size(table.over);
-  std::vector<int> entries(joins ? static_cast<std::size_t>(table.over.pass_indices()) : 0,
-                           nothing);
-  pass_table const known(uses);
-  message_placement const placement{table,
-                                    order.data(),
-                                    static_cast<int>(order.size()),
-                                    result.duplex_groups,
-                                    known,
-                                    joins ? entries.data() : nullptr};
-  if (joins || uses.across || has_hooks(result)) {
-    std::vector<event> const events = list_events(placement, result);
-    auto const each = [&](int, auto visit) {
-      for (event const& what : events)
-        visit(what);
-    };
-    writer.write(1, each, each, by);
-    return;
+    placement.placed.get(table.over.pass_indices(), nothing);
+  if (joins || has_hooks(result)) {
+    std::vector<event> events;
+    events.reserve(2 * order.size());
+    placement.place(0, count, [&](event const& what) { events.push_back(what); });
+    if (has_hooks(result))
+      events = hook_placement(table, result, events).run();
+    auto const each = [&](int, auto visit) { std::for_each(events.begin(), events.end(), visit); };
+    return writer.write(1, each, each, by);
   }
-  worker_parts const parts(placement.count, by.count());
-  auto const cut = [&](int part) {
-    int at = parts.first(part);
-    while (!ends_slot(placement, at))
-      ++at;
-    return at;
-  };
+  worker_parts const parts(count, by.count());
+  auto const cut = [&](int part) { return placement.next_cut(parts.first(part)); };
   auto const tell = [&](int part, auto visit) {
     for (int i = cut(part), end = cut(part + 1); i < end; ++i) {
-      pass const& what = table.passes[order[static_cast<std::size_t>(i)]];
-      pass_ends const ends = known[what];
+      pass_ends const ends = placement.known[table.passes[order[static_cast<std::size_t>(i)]]];
       visit({.device = ends.device, .slots = ends.slots});
-      known.for_each_message(
-        what, ends, [&](int, int to) { visit({.device = ends.device, .to = to}); });
+      for (auto const& message : placement.known.messages(ends))
+        visit({.device = ends.device, .to = message.to});
     }
   };
-  auto const each = [&](int part, auto visit) {
-    place_events(placement, cut(part), cut(part + 1), visit);
-  };
+  auto const each = [&](int part, auto visit) { placement.place(cut(part), cut(part + 1), visit); };
   writer.write(parts.count, tell, each, by);
 }
 
@@ -247,29 +212,40 @@ void complete_programs(program_writer& writer,
                        plan& result,
                        Workers const& by) {
   auto const at = [](int number) { return static_cast<std::size_t>(number); };
-  std::size_t const devices = at(result.over.extents.devices);
-  result.layouts.resize(devices * slot_classes);
-  result.arena_bytes.resize(devices);
-  result.host_bytes.resize(devices);
-  result.lanes.resize(devices);
-  worker_parts const parts(result.over.extents.devices, by.count());
+  int const devices = result.over.extents.devices;
+  result.layouts.resize(at(devices * slot_classes));
+  result.arena_bytes.resize(at(devices));
+  result.host_bytes.resize(at(devices));
+  result.lanes.resize(at(devices));
+  worker_parts const parts(devices, by.count());
   std::vector<std::vector<int>> waits(at(parts.count));
   by.run(parts.count, [&](int part) {
-    device_lowering space(uses, result.evaluates, has_hooks(result));
-    std::vector<int> own;
-    own.reserve(
-      at(result.offsets[at(parts.first(part + 1))] - result.offsets[at(parts.first(part))]));
-    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
-      space.lower(writer.of(device), device, writer.times(device), sizes, result, own);
-    waits[at(part)] = std::move(own);
+    int const end = parts.first(part + 1);
+    owned<message_line> const lines(2 * devices);
+    slot_walk slots(uses, result.evaluates, has_hooks(result));
+    std::vector<int>& own = waits[at(part)];
+    own.reserve(at(result.offsets[at(end)] - result.offsets[at(parts.first(part))]));
+    for (int device = parts.first(part); device < end; ++device) {
+      program work = writer.of(device);
+      int const lanes = number_messages(work, result.key, device, devices, lines);
+      complete_passes(uses, work, lanes);
+      slot_layout* const layouts = result.layouts.data() + device * slot_classes;
+      int const* const carried =
+        slots.run(work, device, lanes + uses.over.declared->engines, layouts, own);
+      arena_sizes const arenas = lay_out(uses, work, carried, sizes, layouts);
+      result.lanes[at(device)] = lanes;
+      result.arena_bytes[at(device)] = arenas.device;
+      result.host_bytes[at(device)] = arenas.host;
+    }
   });
   result.waits = std::move(waits.front());
   for (int part = 1; part < parts.count; ++part) {
     auto const before = static_cast<int>(result.waits.size());
     result.waits.insert(result.waits.end(), waits[at(part)].begin(), waits[at(part)].end());
-    for (int device = parts.first(part); device < parts.first(part + 1); ++device)
-      for (int i = result.offsets[at(device)]; i < result.offsets[at(device + 1)]; ++i)
-        result.items[at(i)].first_wait += before;
+    for (int i = result.offsets[at(parts.first(part))];
+         i < result.offsets[at(parts.first(part + 1))];
+         ++i)
+      result.items[at(i)].first_wait += before;
   }
 }
 
@@ -282,18 +258,22 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
                                lower_options const& options,
                                Workers const& by) {
   pipeline_view const over = table.over;
-  holder_table const holders(over);
-  table.over = holders.over();
-  plan result{.over = table.over.copy(),
+  plan result{.over = with_holders(over),
               .policy = Policy::name,
               .key = &Policy::key,
               .duplex_groups = Policy::duplex_groups,
               .evaluates = evaluates,
               .validation = evaluates ? step_validation::at_once : options.validation};
+  table.over = result.over;
   choose_hooks(table, sizes, result);
   data_uses const uses(over, kinds_of(table));
   program_writer writer(table, result);
   bool const joins = joins_exchanges<Policy>() && graph_width(over) > 1;
+  if (joins && 2 * (over.extents.devices - 1) > most_group_messages)
+    throw std::invalid_argument(
+      "plan: an exchange of " + std::to_string(over.extents.devices) +
+      " devices may have more messages on one of them than a group, which has " +
+      std::to_string(most_group_messages) + " at most; lower with one_communicator");
   write_programs(table, order, uses, joins, writer, result, by);
   order = {};
   complete_programs(writer, uses, sizes, result, by);

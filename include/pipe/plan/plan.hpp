@@ -260,7 +260,7 @@ exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
   product_reader const reader = reader_of(over, maker, number);
   pass first = maker; // that names it
   if (over.in_group(maker.stage))
-    first.stage = static_cast<std::uint16_t>(neighbour(over, maker.stage, group_step, 0).stage);
+    first.stage = static_cast<std::uint16_t>(over.graph().edge(maker.stage, group_step, 0).stage);
   else if (!over.in_group(reader.stage))
     return nothing;
   return pass_index(over, first) * over.declared->data_count + reader.product;

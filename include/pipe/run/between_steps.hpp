@@ -40,16 +40,15 @@ namespace detail {
 //! Checks that a plan can share the stages and devices of a runner.
 //! @throws std::invalid_argument with one sentence.
 inline void check_addition(plan const& first, plan const& added) {
-  auto const differ = [](char const* what, int has, int was) {
-    throw std::invalid_argument("run: the plans of a runner have the same devices and stages, but "
-                                "this one has " +
-                                std::to_string(has) + what + " instead of " + std::to_string(was) +
-                                "; make another runner for it");
+  auto const compare = [](char const* what, int has, int was) {
+    if (has != was)
+      throw std::invalid_argument("run: the plans of a runner have the same devices and stages, "
+                                  "but this one has " +
+                                  std::to_string(has) + what + " instead of " +
+                                  std::to_string(was) + "; make another runner for it");
   };
-  if (added.over.extents.devices != first.over.extents.devices)
-    differ(" devices", added.over.extents.devices, first.over.extents.devices);
-  if (added.over.extents.stages() != first.over.extents.stages())
-    differ(" stages", added.over.extents.stages(), first.over.extents.stages());
+  compare(" devices", added.over.extents.devices, first.over.extents.devices);
+  compare(" stages", added.over.extents.stages(), first.over.extents.stages());
 }
 
 //! Checks that a runner has a plan of this number.
@@ -87,11 +86,11 @@ public:
   //! @throws std::invalid_argument when the step before has stepped early and this one does not
   //! validate it, or the other way round.
   void check(plan const& next) const {
-    if (pending_ && !validates(next.validation))
+    if (bytes_ != 0 && !validates(next.validation))
       throw std::invalid_argument(
         "run: the optimizer's step of the iteration before is not validated yet, and this plan "
         "would not do it; run the plan that was lowered with step_validation::last before it");
-    if (validates(next.validation) && (!pending_ || bytes_ != next.totals_bytes))
+    if (validates(next.validation) && bytes_ != next.totals_bytes)
       throw std::invalid_argument(
         "run: this plan validates an optimizer's step of the iteration before, but the last step "
         "that came to its end took none early, or has rows of another size; run the plan that was "
@@ -100,7 +99,7 @@ public:
   //! When the memory is the plan's.
   //! @return what its totals on the last device are to hold; empty where it validates nothing.
   [[nodiscard]] std::span<std::byte const> hand_on(plan const& next) {
-    pending_ = false;
+    bytes_ = 0;
     return validates(next.validation) ? std::span<std::byte const>(rows_)
                                       : std::span<std::byte const>();
   }
@@ -116,18 +115,14 @@ public:
   void take(arena const& now, bool again) {
     if (!steps_early(now.work.validation) || again)
       return;
-    pending_ = true;
     bytes_ = now.work.totals_bytes;
     totals const rows = now.readable_totals();
     rows_.assign(rows.data, rows.data + rows.rows * rows.stride);
   }
-  //! True while a step waits for its validation.
-  [[nodiscard]] bool pending() const noexcept { return pending_; }
 
 private:
   std::vector<std::byte> rows_;
-  std::int64_t bytes_ = 0; // of a row
-  bool pending_ = false;
+  std::int64_t bytes_ = 0; // of a row of a step that waits for its validation; 0: none does
 };
 
 //! The passes of a plan with the times at which they ran. Hooks are not among them.
@@ -155,25 +150,36 @@ template <class Time>
   return result;
 }
 
-//! The hooks of a subject, as a stage declares them.
-[[nodiscard]] constexpr char const* hooks_for(subject about) noexcept {
+//! The hooks that a step asks for, where a stage lacks them, as it declares them; else null.
+template <class Stage>
+[[nodiscard]] constexpr char const* missing_hooks(subject about) noexcept {
   switch (about) {
   case subject::copied_gradient:
   case subject::add_copies:
-    return "copied_gradient(context const&, output) and add_copies(context const&, totals const&): "
-           "it has several copies, whose gradients are added up";
+    return can_add_copies<Stage> ? nullptr
+                                 : "copied_gradient(context const&, output) and add_copies(context "
+                                   "const&, totals const&): it has several copies, whose gradients "
+                                   "are added up";
   case subject::tied_gradient:
   case subject::add_tied:
-    return "tied_gradient(context const&, output) and add_tied(context const&, input first, input "
-           "last), or leave tied_bytes at 0";
+    return can_tie<Stage> ? nullptr
+                          : "tied_gradient(context const&, output) and add_tied(context const&, "
+                            "input first, input last), or leave tied_bytes at 0";
   case subject::contribution:
-    return "contribute(context const&, output), or leave totals_bytes at 0";
+    return can_contribute<Stage> ? nullptr
+                                 : "contribute(context const&, output), or leave totals_bytes at 0";
+  case subject::update:
+    return can_update<Stage>
+             ? nullptr
+             : "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
   case subject::early_update:
   case subject::validation:
-    return "bool accepts(context const&, totals const&), roll_back(context const&, bool stepped) "
-           "and begin_iteration(context const&) next to optimizer_step, or lower the plan with "
-           "step_validation::at_once";
-  default: return "optimizer_step(context const&, totals const&), or leave totals_bytes at 0";
+    return can_step_early<Stage>
+             ? nullptr
+             : "bool accepts(context const&, totals const&), roll_back(context const&, bool "
+               "stepped) and begin_iteration(context const&) next to optimizer_step, or lower the "
+               "plan with step_validation::at_once";
+  default: return nullptr;
   }
 }
 
@@ -203,11 +209,10 @@ template <class Stage>
 template <class Stages>
 void check_stages(plan const& work, Stages& stages, int only = nothing) {
   auto const needed = static_cast<std::size_t>(work.over.extents.stages());
-  if (!has_stages(stages, needed)) {
-    if constexpr (!function_of_stages<Stages>)
+  if constexpr (!function_of_stages<Stages>) // which has as many as are asked for
+    if (stage_count(stages) != needed)
       throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
                                   std::to_string(stage_count(stages)) + " were given");
-  }
   for (int device = 0; device < work.over.extents.devices; ++device) {
     if (only != nothing && device != only)
       continue;
@@ -217,16 +222,21 @@ void check_stages(plan const& work, Stages& stages, int only = nothing) {
       std::string const who = "stage " + std::to_string(step.work.stage);
       bool const there = visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
         static_assert(check_stage<Stage>::good);
-        if (!can_follow<Stage>(step.about))
+        if (char const* const hooks = missing_hooks<Stage>(step.about); hooks != nullptr)
           throw std::invalid_argument("run: the sizes of the plan ask for a hook that " + who +
-                                      " lacks; give it " + hooks_for(step.about));
+                                      " lacks; give it " + hooks);
         if (char const* const idle = uncalled_hook<Stage>(work); idle != nullptr)
           throw std::invalid_argument("run: " + who + idle);
         stage_call const call = work.over.declared[step.work.kind].calls;
         if (step.about == subject::pass && !can_run<Stage>(call))
           throw std::invalid_argument(missing_member(call, who));
         if (int const chunks = work.over.extents.chunks; chunks > 1 && !takes_chunks<Stage>)
-          throw std::invalid_argument(missing_chunks(chunks, who));
+          throw std::invalid_argument(
+            "run: the schedule cuts every sequence into " + std::to_string(chunks) +
+            " chunks, but " + who +
+            " does not say that its passes do only the chunk of their context; let them, and "
+            "declare static constexpr bool takes_chunks = true, or take a schedule of whole "
+            "sequences");
       });
       if (!there)
         throw std::invalid_argument("run: " + who + " is a null pointer, but device " +

@@ -77,13 +77,11 @@ public:
   void begin_step(plan_number which = {}) {
     refuse_in_step();
     detail::thread_plan& next = board_.choose(which);
-    for (int device = 0; board_.moved && device < board_.devices; ++device)
+    for (int device = 0; board_.moved && device < board_.device_count; ++device)
       detail::tell_moved(*stages_, next.lowered, device);
     board_.moved = false;
-    board_.forget_failure();
-    board_.what.store(detail::errand::step, std::memory_order_relaxed); // for reports
     board_.begin_step(next);
-    board_.share.send(0); // all devices are thread 0's, which stands for any
+    board_.send(detail::errand::step, 0); // all devices are thread 0's, which stands for any
     in_step_ = true;
   }
 
@@ -95,18 +93,18 @@ public:
   bool poll(int device) {
     if (!in_step_)
       throw std::logic_error("run: no step has begun; call begin_step() before poll()");
-    if (device < 0 || device >= board_.devices)
+    if (device < 0 || device >= board_.device_count)
       throw std::out_of_range("run: the plan has no device " + std::to_string(device));
-    bool const ended = board_.share.is_home(device);
+    bool const ended = board_.is_home(device);
     if (!ended && !detail::advance_device(board_, *stages_, device, 0))
       throw std::logic_error("run: two threads are at device " + std::to_string(device) +
                              "; each device has one at a time");
-    return board_.share.is_home(device);
+    return board_.is_home(device);
   }
   //! @brief The same for each device in turn. @return whether all have ended.
   bool poll() {
     bool all = true;
-    for (int device = 0; device < board_.devices; ++device)
+    for (int device = 0; device < board_.device_count; ++device)
       all = poll(device) && all;
     return all;
   }
@@ -136,8 +134,8 @@ public:
   //! std::logic_error where a device has not ended its program, unless another has failed.
   void finish_step() {
     bool const failed = board_.failed_device.load(std::memory_order_acquire) != nothing;
-    for (int device = 0; device < board_.devices; ++device)
-      if (!board_.share.is_home(device) && !(failed && poll(device)))
+    for (int device = 0; device < board_.device_count; ++device)
+      if (!board_.is_home(device) && !(failed && poll(device)))
         throw std::logic_error("run: device " + std::to_string(device) +
                                " has not ended its program; poll it until it has");
     in_step_ = false;
@@ -157,9 +155,7 @@ public:
   //! @brief True, as all stages run here. For programs that also run on ranks.
   [[nodiscard]] static constexpr bool owns(int) noexcept { return true; }
   //! @brief As `thread_runner::begins_again`.
-  [[nodiscard]] bool begins_again() const noexcept {
-    return board_.again.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] bool begins_again() const noexcept { return board_.again; }
   //! @brief As `thread_runner::totals`. @pre no step runs
   [[nodiscard]] pipelining::totals totals() const { return board_.last_totals(); }
   //! @brief As `thread_runner::trace`. @pre no step runs
@@ -173,7 +169,7 @@ private:
     return number;
   }
   void touch() {
-    for (int device = 0; device < board_.devices; ++device)
+    for (int device = 0; device < board_.device_count; ++device)
       board_.touch(device);
   }
   void refuse_in_step() const {

@@ -100,11 +100,11 @@ struct context {
 
   //! A pass that has no input of another one: it reads the data.
   [[nodiscard]] constexpr bool first_stage() const noexcept {
-    return detail::neighbours(edges, extents.stages(), {stage, chunk, chunks}, -1) == 0;
+    return detail::stage_graph{edges, extents.stages()}.neighbours({stage, chunk, chunks}, -1) == 0;
   }
   //! A pass whose output nobody reads: it makes the loss.
   [[nodiscard]] constexpr bool last_stage() const noexcept {
-    return detail::neighbours(edges, extents.stages(), {stage, chunk, chunks}, 1) == 0;
+    return detail::stage_graph{edges, extents.stages()}.neighbours({stage, chunk, chunks}, 1) == 0;
   }
   //! The first chunk of its sequence: forward passes begin with it.
   [[nodiscard]] constexpr bool first_chunk() const noexcept { return chunk == 0; }
@@ -137,11 +137,9 @@ instances_of(flow const& declared, effect const& one, context const& where) noex
   int const step = one.stage == of_stage::own
                      ? to_readers(where.edges, declared.reader_step[one.of])
                      : step_to(one.stage);
-  int const all =
-    step == 0
-      ? 1
-      : neighbours(
-          where.edges, where.extents.stages(), {where.stage, where.chunk, where.chunks}, step);
+  int const all = step == 0 ? 1
+                            : stage_graph{where.edges, where.extents.stages()}.neighbours(
+                                {where.stage, where.chunk, where.chunks}, step);
   bool const each = one.stage != of_stage::own || of.instance == datum::per::reader;
   return of.only_chunked && where.extents.chunks == 1 ? 0 : each || all == 0 ? all : 1;
 }

@@ -90,7 +90,8 @@ receive_early(plan const& work, int device_number, int& next, Device& device) {
 //! @return whether the program has ended; false where something is not ready.
 //! @throws what the device throws, and `ready`.
 template <execution_device Device, class Ready>
-bool advance(plan const& work, int device_number, int& next, Device& device, Ready ready) {
+[[gnu::always_inline]] inline bool
+advance(plan const& work, int device_number, int& next, Device& device, Ready ready) {
   auto const steps = work.program_of(device_number);
   int const count = static_cast<int>(steps.size());
   int const validated = behind_validation(work, device_number);
@@ -105,14 +106,6 @@ bool advance(plan const& work, int device_number, int& next, Device& device, Rea
   }
   device.finish();
   return true;
-}
-
-//! Runs the program of one device, once, without a pause.
-//! @throws what the device throws.
-template <execution_device Device>
-void execute(plan const& work, int device_number, Device& device) {
-  int next = 0;
-  (void)advance(work, device_number, next, device, [](auto&, int) { return true; });
 }
 
 //! The rows that a device has when it steps early: rows of the stages of the devices up to it. The
@@ -185,62 +178,64 @@ bool run_hook(Stage& stage, arena const& memory, item const& step, context const
   return true;
 }
 
+//! Room for a few, more than a pass has as a rule, or for as many as there are.
+template <class T>
+struct few_or_many {
+  static constexpr std::size_t few = 4;
+
+  T own[few];
+  T* first = own;
+  std::unique_ptr<T[]> many{};
+
+  //! Makes room for what a pass is handed in a place. @pre nothing is in it.
+  void make_room(std::span<use const> uses, slot_place at) {
+    auto const count = static_cast<std::size_t>(std::ranges::count(uses, at, &use::at));
+    if (count <= few)
+      return;
+    many = std::make_unique<T[]>(count);
+    first = many.get();
+  }
+};
+
 //! The arguments of a pass: its context, with all inputs and outputs.
 class handed {
 public:
   handed(arena const& memory, item const& step, void* stream)
       : where_(memory.bare_context_of(step, stream)) {
     std::span<use const> const uses = memory.work.uses_of(step);
-    if (uses.size() > few)
+    if (uses.size() > few_or_many<input>::few)
       make_room(uses);
-    input* in = in_;
-    output* out = out_;
-    for (use const& one : uses) {
-      if (one.at == slot_place::outputs) {
+    input* in = inputs_.first;
+    output* out = outputs_.first;
+    for (use const& one : uses)
+      if (one.at == slot_place::outputs)
         *out++ = memory.at(one);
-      } else if (one.at == slot_place::inputs) {
-        buffer const from = memory.at(one);
-        *in++ = {from.slot, from.data, from.bytes};
-      } else {
+      else if (one.at == slot_place::inputs)
+        *in++ = to_read(memory.at(one));
+      else
         memory.keep(one, where_);
-      }
-    }
-    where_.inputs = {in_, in};
-    where_.outputs = {out_, out};
+    where_.inputs = {inputs_.first, in};
+    where_.outputs = {outputs_.first, out};
   }
   handed(handed const&) = delete;
   handed& operator=(handed const&) = delete;
 
   [[nodiscard]] context const& where() const noexcept { return where_; }
+  [[nodiscard]] context& where() noexcept { return where_; }
   //! The first one; without a slot where there is none.
-  [[nodiscard]] input const& in() const noexcept { return *in_; }
+  [[nodiscard]] input const& in() const noexcept { return *inputs_.first; }
   //! The same of what it fills.
-  [[nodiscard]] output const& out() const noexcept { return *out_; }
+  [[nodiscard]] output const& out() const noexcept { return *outputs_.first; }
 
 private:
-  static constexpr std::size_t few = 4; // more than a pass has as a rule
-
-  void make_room(std::span<use const> uses) {
-    auto const count = [&](slot_place at) {
-      return static_cast<std::size_t>(std::ranges::count(uses, at, &use::at));
-    };
-    if (std::size_t const read = count(slot_place::inputs); read > few) {
-      many_inputs_ = std::make_unique<input[]>(read);
-      in_ = many_inputs_.get();
-    }
-    if (std::size_t const filled = count(slot_place::outputs); filled > few) {
-      many_outputs_ = std::make_unique<output[]>(filled);
-      out_ = many_outputs_.get();
-    }
+  [[gnu::noinline]] void make_room(std::span<use const> uses) {
+    inputs_.make_room(uses, slot_place::inputs);
+    outputs_.make_room(uses, slot_place::outputs);
   }
 
   context where_;
-  input few_inputs_[few];
-  output few_outputs_[few];
-  input* in_ = few_inputs_;
-  output* out_ = few_outputs_;
-  std::unique_ptr<input[]> many_inputs_{};
-  std::unique_ptr<output[]> many_outputs_{};
+  few_or_many<input> inputs_;
+  few_or_many<output> outputs_;
 };
 
 //! Tells a stage of its gradients, where a pass of it has completed them.
@@ -249,36 +244,6 @@ void announce(Stage& stage, item const& step, context const& where) {
   if constexpr (can_announce_gradients<Stage>)
     if (step.completes_stage)
       stage.gradients_ready(where);
-}
-
-//! A composite pass, its forward pass first if it has one.
-struct ordered_pair {
-  item const& first;
-  item const& second;
-  bool whole; // a forward pass and a backward pass with both gradients
-};
-//! Two items that run together, in either order, as such.
-[[nodiscard]] inline ordered_pair in_order(plan const& work, std::span<item const> pair) {
-  auto const calls = [&](std::size_t at) { return work.over.declared[pair[at].work.kind].calls; };
-  std::size_t const first =
-    calls(0) != stage_call::forward && calls(1) == stage_call::forward ? 1 : 0;
-  return {pair[first],
-          pair[1 - first],
-          calls(first) == stage_call::forward && calls(1 - first) == stage_call::backward};
-}
-
-//! Runs both halves of a composite pass. @pre the stages can.
-template <class Stage, class Other>
-void run_halves(Stage& stage,
-                Other& other,
-                ordered_pair const& halves,
-                composite_half const& first,
-                composite_half const& second) {
-  if constexpr (can_overlap<Stage, Other>)
-    if (halves.whole)
-      return stage.forward_backward(first, second, other);
-  if constexpr (can_braid<Stage, Other>)
-    stage.braid(halves.first.work.kind, first, halves.second.work.kind, second, other);
 }
 
 //! Runs the pass of an item on its stage, and tells the stage when its weight gradients are
@@ -335,69 +300,62 @@ template <class Stages>
 void finish_item(Stages& stages, arena const& memory, item const& step, bool abandoned = false) {
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if constexpr (can_begin<Stage>) {
-      handed const given(memory, step, nullptr);
-      context where = given.where();
-      where.abandoned = abandoned;
-      stage.finish_pass(step.work.kind, where, given.in(), given.out());
+      handed given(memory, step, nullptr);
+      given.where().abandoned = abandoned;
+      stage.finish_pass(step.work.kind, given.where(), given.in(), given.out());
       if (!abandoned)
-        announce(stage, step, where);
+        announce(stage, step, given.where());
     }
   });
 }
 
-//! True when the stages of a composite pass can do its halves at once.
-//! @param pair the two items, in either order.
-template <class Stages>
-[[nodiscard]] bool runs_as_one(Stages& stages, plan const& work, std::span<item const> pair) {
-  if (pair.size() != 2)
-    return false;
-  ordered_pair const halves = in_order(work, pair);
-  bool can = false;
-  (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage&) {
-    (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other&) {
-      can = (can_overlap<Stage, Other> && halves.whole) || can_braid<Stage, Other>;
-    });
-  });
-  return can;
-}
-
-//! The CUDA streams of the halves of a composite pass; null where they run on the calling
-//! thread.
-struct pair_streams {
-  void* first = nullptr;  //!< of the forward pass, or of the first half where there is none
-  void* second = nullptr; //!< of the other half
-};
-
-//! Runs a composite pass, and tells stages when their weight gradients are complete.
+//! Calls `visit(composite)` where the stages of a composite pass can do its halves at once.
+//!
+//! `composite(memory, stream, other_stream, join)` runs it, and tells stages when their weight
+//! gradients are complete; it throws what they throw. The first CUDA stream is that of the forward
+//! pass, if there is one; both are null where the halves run on the calling thread. `join()` is
+//! called when both have run, or are enqueued: what follows on the first stream must follow both.
 //!
 //! @param pair the two items, in either order.
-//! @param join called when both halves have run, or are enqueued; what follows on the first stream
-//! must then follow both.
-//! @pre runs_as_one.
-//! @throws what the stage throws.
-template <class Stages, class Join>
-void run_composite(Stages& stages,
-                   arena const& memory,
-                   std::span<item const> pair,
-                   pair_streams const& on,
-                   Join join) {
-  ordered_pair const halves = in_order(memory.work, pair);
-  handed const first(memory, halves.first, on.first);
-  handed const second(memory, halves.second, on.second);
-  (void)visit_stage(stages, halves.first.work.stage, [&]<class Stage>(Stage& stage) {
-    (void)visit_stage(stages, halves.second.work.stage, [&]<class Other>(Other& other) {
-      run_halves(stage,
-                 other,
-                 halves,
-                 {first.where(), first.in(), first.out()},
-                 {second.where(), second.in(), second.out()});
-      join();
-      announce(stage, halves.first, first.where());
-      context after_both = second.where();
-      after_both.stream = on.first;
-      announce(other, halves.second, after_both);
-    });
+//! @return false where they cannot. @throws what `visit` throws.
+template <class Stages, class Visit>
+bool visit_composite(Stages& stages, plan const& work, std::span<item const> pair, Visit visit) {
+  if (pair.size() != 2)
+    return false;
+  using enum stage_call;
+  auto const calls = [&](std::size_t at) { return work.over.declared[pair[at].work.kind].calls; };
+  std::size_t const at = calls(0) != forward && calls(1) == forward ? 1 : 0;
+  item const& one = pair[at];
+  item const& two = pair[1 - at];
+  bool const whole = calls(at) == forward && calls(1 - at) == backward;
+  bool can = false;
+  auto const visit_both = [&]<class Stage, class Other>(Stage& stage, Other& other) {
+    constexpr bool overlaps = can_overlap<Stage, Other>;
+    constexpr bool braids = can_braid<Stage, Other>;
+    can = (overlaps && whole) || braids;
+    if constexpr (overlaps || braids)
+      if (can)
+        visit([&](arena const& memory, void* stream, void* other_stream, auto join) {
+          handed const given(memory, one, stream);
+          handed const given_other(memory, two, other_stream);
+          composite_half const first{given.where(), given.in(), given.out()};
+          composite_half second{given_other.where(), given_other.in(), given_other.out()};
+          if constexpr (overlaps)
+            if (whole)
+              stage.forward_backward(first, second, other);
+          if constexpr (braids)
+            if (!overlaps || !whole)
+              stage.braid(one.work.kind, first, two.work.kind, second, other);
+          join();
+          announce(stage, one, first.where);
+          second.where.stream = stream;
+          announce(other, two, second.where);
+        });
+  };
+  (void)visit_stage(stages, one.work.stage, [&](auto& stage) {
+    (void)visit_stage(stages, two.work.stage, [&](auto& other) { visit_both(stage, other); });
   });
+  return can;
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -55,8 +55,7 @@ opens_kept(pipeline_view const& over, pass const& work, slot_place at) {
   kind_of_pass const& kind = declared[work.kind];
   for (int i = 0; i < kind.effect_count; ++i) {
     effect const& one = kind.effects[i];
-    if (declared.place_of(work.kind, i) == at &&
-        brings(over, one.what == does::makes, one.what == does::adds_to, one.order, work))
+    if (declared.place_of(work.kind, i) == at && brings(over, one.what, one.order, work))
       return true;
   }
   return false;
@@ -78,8 +77,7 @@ void visit_opened(plan const& work, int device, item const& step, Visit visit) {
 //! Calls `visit(use, bytes)` for every slot that a pass has been handed.
 template <class Visit>
 void visit_handed(plan const& work, int device, item const& step, Visit visit) {
-  if (step.about == subject::pass || step.about == subject::contribution ||
-      step.about == subject::tied_gradient || step.about == subject::copied_gradient)
+  if (step.about == subject::pass || fills_given(step))
     for (use const& one : work.uses_of(step))
       visit(one, is_kept(one.at) ? work.layout(device, one.of).asked : one.bytes);
 }
@@ -171,8 +169,7 @@ public:
       return;
     for (int of = 0; of < slot_classes; ++of) {
       slot_layout const& layout = memory_.work.layout(memory_.device, static_cast<slot_class>(of));
-      bool const guarded = memory_.guards(static_cast<slot_class>(of));
-      for (int index = 0; guarded && index < layout.count; ++index) {
+      for (int index = 0; index < layout.count; ++index) {
         use const which{.of = static_cast<slot_class>(of), .index = index};
         if (first_change(which, layout.asked) != unchanged)
           throw guard_error("the guard of slot " + std::to_string(index) + " of class " +
@@ -193,16 +190,13 @@ private:
       return unchanged;
     std::byte const* const start = memory_.memory + memory_.place(which);
     bool const rows = which.of == slot_class::totals;
-    auto const is_guard = [](std::byte each) { return each == guard_byte; };
-    auto const search = [&](std::int64_t from, std::int64_t to) {
-      std::byte const* const found = std::find_if_not(start + from, start + to, is_guard);
-      return found == start + to ? unchanged : found - start;
-    };
-    bool const first = !rows || which.index == 0;
-    bool const last = !rows || which.index + 1 == layout.count;
-    if (std::int64_t const byte = first ? search(-memory_.guard, 0) : unchanged; byte != unchanged)
-      return byte;
-    return search(bytes, last ? layout.bytes + memory_.guard : layout.bytes);
+    std::int64_t const first = rows && which.index > 0 ? 0 : -memory_.guard;
+    std::int64_t const end =
+      rows && which.index + 1 < layout.count ? layout.bytes : layout.bytes + memory_.guard;
+    for (std::int64_t at = first == 0 ? bytes : first; at < end; at = at == -1 ? bytes : at + 1)
+      if (start[at] != guard_byte)
+        return at;
+    return unchanged;
   }
 
   //! Poison at the end of an output has been there before the pass.
@@ -252,69 +246,51 @@ inline void explain_accesses() {
   (void)::sigaction(SIGSEGV, &action, nullptr);
 }
 
-//! Lists the buffers that a pass does not have, and why.
-[[nodiscard]] inline std::string list_null_buffers(kind_of_pass const& kind, handed const& given) {
-  bool const forward = kind.is == role::forward;
+//! Says that a pass has touched a null pointer, and lists the buffers that it does not have, with
+//! why.
+[[nodiscard]] inline std::string describe_null_access(arena const& memory, item const& step) {
+  handed const given(memory, step, nullptr);
   context const& where = given.where();
-  std::string text;
-  auto const add = [&](bool missing, char const* name, char const* why) {
-    if (missing)
+  kind_of_pass const& kind = memory.work.over.declared[step.work.kind];
+  std::string text = "run: device " + std::to_string(memory.device) +
+                     " has touched a null pointer in the " +
+                     describe_subject(step, memory.work.over) + "; this pass has no";
+  auto const add = [&](void const* data, char const* name, std::string const& why) {
+    if (data == nullptr)
       text += std::string("\n  ") + name + ": " + why;
   };
   if (kind.is != role::weights) {
-    add(given.out().data == nullptr,
-        "output",
-        forward ? "the last stage has none, or its size is 0; slot is -1 there"
-                : "the first stage has none, or its size is 0; slot is -1 there");
-    add(given.in().data == nullptr,
-        "input",
-        forward ? "the first stage has none, or its size is 0; slot is -1 there"
-                : "the last stage has none, or its size is 0; slot is -1 there");
+    std::string const ends[] = {"the first stage", "the last stage"};
+    std::string const none = " has none, or its size is 0; slot is -1 there";
+    bool const forward = kind.is == role::forward;
+    add(given.out().data, "output", ends[forward ? 1 : 0] + none);
+    add(given.in().data, "input", ends[forward ? 0 : 1] + none);
   }
-  add(where.activation.data == nullptr, "activation", "its size is 0");
-  add(where.weight_input.data == nullptr,
+  add(where.activation.data, "activation", "its size is 0");
+  add(where.weight_input.data,
       "weight_input",
       where.weight_input.slot == nothing ? "only backward_input and backward_weight have one"
                                          : "its size is 0");
-  add(where.state.data == nullptr,
-      "state",
-      "only sequences in chunks have one, where its size is not 0");
-  add(where.state_gradient.data == nullptr,
+  add(where.state.data, "state", "only sequences in chunks have one, where its size is not 0");
+  add(where.state_gradient.data,
       "state_gradient",
       "only backward passes of sequences in chunks have one, where its size is not 0");
-  return text;
+  return text + '\n';
 }
 
-//! While it lives, an access through a null pointer on this thread says on stderr which pass
-//! it was in and which of its buffers are null, before it ends the process.
-class null_explainer {
-public:
-  //! From now on.
-  null_explainer(arena const& memory, item const& step)
-      : text_("run: device " + std::to_string(memory.device) +
-              " has touched a null pointer in the " + describe_subject(step, memory.work.over) +
-              "; this pass has no" +
-              list_null_buffers(memory.work.over.declared[step.work.kind],
-                                handed(memory, step, nullptr)) +
-              '\n') {
-    explain_accesses();
-    pass_in_progress = text_.c_str();
-  }
-  null_explainer(null_explainer const&) = delete;
-  null_explainer& operator=(null_explainer const&) = delete;
-  ~null_explainer() { pass_in_progress = nullptr; }
-
-private:
-  std::string text_;
-};
-
-//! Calls a stage for an item; in the checked mode, an access through null says which pass it was
-//! in.
+//! Calls a stage for an item. In the checked mode, an access through a null pointer on this thread
+//! says on stderr which pass it was in and which of its buffers are null, before it ends the
+//! process.
 template <class Call>
 auto call_explained(slot_guards const& guards, item const& step, Call call) {
   if (!guards.on())
     return call();
-  null_explainer const explained(guards.memory(), step);
+  std::string const text = describe_null_access(guards.memory(), step);
+  struct explained {
+    ~explained() { pass_in_progress = nullptr; }
+  } const until_it_returns;
+  explain_accesses();
+  pass_in_progress = text.c_str();
   return call();
 }
 
@@ -322,32 +298,14 @@ auto call_explained(slot_guards const& guards, item const& step, Call call) {
 //! on.
 //! @return as run_item. @throws guard_error, and what the stage throws.
 template <class Stages>
-bool run_guarded(Stages& stages, arena const& memory, slot_guards& guards, item const& step) {
+bool run_guarded(Stages& stages, slot_guards& guards, item const& step) {
+  arena const& memory = guards.memory();
   if (!guards.on() || is_copy(memory.work.over.declared, step))
     return run_item(stages, memory, step);
   guards.before(step);
   bool const goes_on = call_explained(guards, step, [&] { return run_item(stages, memory, step); });
   guards.after(step);
   return goes_on;
-}
-
-//! Runs a composite pass as run_composite does, where its stages can, and looks after its
-//! memory where guards are on.
-//! @return false where they cannot: nothing has run then. @throws guard_error, and what the stage
-//! throws.
-template <class Stages>
-bool run_guarded(Stages& stages,
-                 arena const& memory,
-                 slot_guards& guards,
-                 std::span<item const> pair) {
-  if (!runs_as_one(stages, memory.work, pair))
-    return false;
-  for (item const& step : pair)
-    guards.before(step);
-  run_composite(stages, memory, pair, {}, [] {});
-  for (item const& step : pair)
-    guards.after(step);
-  return true;
 }
 
 } // namespace detail

@@ -5,7 +5,7 @@
 //! @brief Calls that a stage may have next to its passes. Header for the concepts of hooks, such as
 //! pipelining::detail::can_update.
 
-#include <pipe/plan/item.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/run/context.hpp>
 
 #include <concepts>
@@ -151,22 +151,6 @@ concept can_begin =
   stage.finish_pass(kind, where, in, out);
 };
 
-//! True when a stage can do what a step is about that follows complete gradients.
-template <class Stage>
-[[nodiscard]] constexpr bool can_follow(subject about) noexcept {
-  switch (about) {
-  case subject::copied_gradient:
-  case subject::add_copies: return can_add_copies<Stage>;
-  case subject::tied_gradient:
-  case subject::add_tied: return can_tie<Stage>;
-  case subject::contribution: return can_contribute<Stage>;
-  case subject::update: return can_update<Stage>;
-  case subject::early_update:
-  case subject::validation: return can_step_early<Stage>;
-  default: return true;
-  }
-}
-
 //! Stands for a parameter of any type but an rvalue reference.
 struct anything {
   template <class T>
@@ -215,75 +199,25 @@ inline constexpr auto finish_pass_of = [](auto& s, auto& a, auto&... b)
   requires requires { s.finish_pass({a}, b...); s.finish_pass(a, b...); } {};
 // clang-format on
 
-template <class Stage, class Call, class First, class... More>
-[[nodiscard]] constexpr bool takes_first() noexcept {
-  if constexpr (std::invocable<Call, Stage&, First&, More&...>)
-    return true;
-  else if constexpr (sizeof...(More) < 3)
-    return takes_first<Stage, Call, First, More..., anything>();
-  else
-    return false;
-}
+template <class Call, class Stage, class First>
+concept takes_first =
+  std::invocable<Call, Stage&, First&> || std::invocable<Call, Stage&, First&, anything&> ||
+  std::invocable<Call, Stage&, First&, anything&, anything&> ||
+  std::invocable<Call, Stage&, First&, anything&, anything&, anything&>;
 
 //! True if a member with the name of a hook has the first parameter of the hook, whatever up to
 //! three others are. Two such overloads that differ in a type alone are not found.
-template <class Stage, class First, class Call>
-[[nodiscard]] constexpr bool begins_with(Call) noexcept {
-  return takes_first<Stage, Call, First>() && !takes_first<Stage, Call, stranger>();
-}
+template <class Call, class Stage, class First>
+concept begins_with = takes_first<Call, Stage, First> && !takes_first<Call, Stage, stranger>;
 
 //! True if a stage has one of some members and yet lacks the hook that they are. Members of a hook
 //! that fits are not called with `anything`: their bodies may need the right types.
 template <class Stage, bool Fits, class First = context, class... Calls>
-[[nodiscard]] constexpr bool misfits(Calls... calls) noexcept {
+[[nodiscard]] constexpr bool misfits(Calls...) noexcept {
   if constexpr (Fits)
     return false;
   else
-    return (begins_with<Stage, First>(calls) || ...);
+    return (begins_with<Calls, Stage, First> || ...);
 }
-
-//! One readable sentence for each hook whose other parameters do not fit.
-template <class Stage>
-struct check_hook_names {
-  static_assert(
-    !misfits<Stage, can_announce_gradients<Stage>>(gradients_ready_of),
-    "run: the stage has a member gradients_ready, but it would never be called; declare "
-    "it as gradients_ready(pipelining::context const&)");
-  static_assert(!misfits<Stage, can_tie<Stage>>(tied_gradient_of, add_tied_of),
-                "run: the stage has a member tied_gradient or add_tied, but they would never be "
-                "called; declare both, as tied_gradient(pipelining::context const&, "
-                "pipelining::output) and add_tied(context const&, input first, input last)");
-  static_assert(!misfits<Stage, can_contribute<Stage>>(contribute_of),
-                "run: the stage has a member contribute, but it would never be called; declare it "
-                "as contribute(pipelining::context const&, pipelining::output)");
-  static_assert(!misfits<Stage, can_update<Stage>>(optimizer_step_of),
-                "run: the stage has a member optimizer_step, but it would never be called; declare "
-                "it as optimizer_step(pipelining::context const&, pipelining::totals const&)");
-  static_assert(
-    !misfits<Stage, can_gather_weights<Stage>>(gather_weights_of, use_weights_of),
-    "run: the stage has a member gather_weights or use_weights, but they would never be "
-    "called; declare both, as gather_weights(pipelining::context const&, "
-    "pipelining::output) and use_weights(context const&, pipelining::input)");
-  static_assert(
-    !misfits<Stage, can_scatter_gradients<Stage>>(collect_gradients_of, scatter_gradients_of),
-    "run: the stage has a member collect_gradients or scatter_gradients, but they would "
-    "never be called; declare both, as collect_gradients(pipelining::context const&, "
-    "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
-  static_assert(!misfits<Stage, can_follow_memory<Stage>>(memory_moved_of),
-                "run: the stage has a member memory_moved, but it would never be called; declare "
-                "it as memory_moved(pipelining::context const&)");
-  static_assert(!misfits<Stage, can_step_early<Stage>>(accepts_of,
-                                                       roll_back_of,
-                                                       begin_iteration_of),
-                "run: the stage has a member accepts, roll_back or begin_iteration, but they would "
-                "never be called; declare all next to optimizer_step, as bool "
-                "accepts(pipelining::context const&, pipelining::totals const&), roll_back(context "
-                "const&, bool stepped) and begin_iteration(context const&)");
-  static_assert(!misfits<Stage, can_begin<Stage>, pass_kind>(begin_pass_of, finish_pass_of),
-                "run: the stage has a member begin_pass or finish_pass, but they would never be "
-                "called; declare both, as bool begin_pass(pipelining::pass_kind, context const&, "
-                "pipelining::input, pipelining::output) and finish_pass with the same parameters");
-  static constexpr bool good = true;
-};
 
 } // namespace pipelining::inline v0_3::detail

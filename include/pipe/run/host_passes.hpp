@@ -6,39 +6,53 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/run/arena.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
-//! The passes of a device that run on the host, with their times, and those under way while its
-//! thread goes on with compute: one of each engine at most, as an engine runs its passes in order.
-//! What has to come after one follows from the waits of the plan, as for streams. Most plans have
-//! none, so their passes do not pay for it.
+//! The program of a device that runs on the host: its slots, the times of its passes, and those
+//! under way while its thread goes on with compute: one of each engine at most, as an engine runs
+//! its passes in order. What has to come after one follows from the waits of the plan, as for
+//! streams. Most plans have none, so their passes do not pay for it.
 //!
-//! A device has `stages()` and `guards()`. Its `enter(index)` notes at which item it is, throws
-//! where the step has failed, and tells the time in seconds, as `seconds()` does.
+//! A device has `stages()`. Its `enter(index)` notes at which item it is, throws where the step has
+//! failed, and tells the time in seconds, as `seconds()` does.
 class host_passes {
 public:
   host_passes(plan const& work, int device)
-      : steps_(work.program_of(device)), first_lane_(work.lanes_of(device)),
+      : steps_(work.program_of(device)), guards_(arena{work, device}),
+        completed_(static_cast<std::size_t>(work.lanes_of(device))),
         items_(static_cast<std::size_t>(work.over.declared.engines - 1), nothing),
         starts_(steps_.size()), ends_(steps_.size()) {}
 
-  //! When the items that ran began, in seconds: [items].
-  [[nodiscard]] std::span<double const> starts() const noexcept { return starts_; }
-  //! The ends.
-  [[nodiscard]] std::span<double const> ends() const noexcept { return ends_; }
+  //! Tells where the slots lie from now on. No other program may have used them since.
+  void lie_in(arena const& memory) { guards_.emplace(memory); }
+  //! The slots of the device, and the guards around them.
+  [[nodiscard]] slot_guards& guards() noexcept { return *guards_; }
+  //! The last item of a lane that is known to be complete, with all before it.
+  [[nodiscard]] int& completed(int lane) noexcept {
+    return completed_[static_cast<std::size_t>(lane)];
+  }
+  //! When an item that ran began or ended, in seconds.
+  [[nodiscard]] double time(std::size_t item, bool end) const noexcept {
+    return (end ? ends_ : starts_)[item];
+  }
   //! True when a validation has found that the iteration must begin again.
   [[nodiscard]] bool begins_again() const noexcept { return again_; }
   //! Before a step.
-  void begin() noexcept { again_ = false; }
+  void begin() noexcept {
+    again_ = false;
+    std::ranges::fill(completed_, nothing);
+  }
 
   //! Runs a pass or a hook, or begins it. Before that ends what must end: the pass before it on its
   //! engine; all, before it is decided whether the iteration begins again.
@@ -53,21 +67,23 @@ public:
     starts_[i] = on.enter(index);
     if (runs_beside(step) && begin(on, index))
       return;
-    again_ = !run_guarded(on.stages(), on.guards().memory(), on.guards(), step) || again_;
+    again_ = !run_guarded(on.stages(), *guards_, step) || again_;
     ends_[i] = on.seconds();
   }
   //! Runs a composite pass, where its stages can.
   template <class Device>
-  [[nodiscard]] bool run_together(Device& on, int first, std::span<item const> pair) {
-    double const start = on.enter(first);
-    if (!run_guarded(on.stages(), on.guards().memory(), on.guards(), pair))
-      return false;
-    double const end = on.seconds();
-    for (std::size_t i = static_cast<std::size_t>(first), k = 0; k < pair.size(); ++i, ++k) {
-      starts_[i] = start;
-      ends_[i] = end;
-    }
-    return true;
+  [[nodiscard, gnu::noinline]] bool
+  run_together(Device& on, int first, std::span<item const> pair) {
+    return visit_composite(on.stages(), guards_->memory().work, pair, [&](auto const& composite) {
+      double const start = on.enter(first);
+      for (item const& step : pair)
+        guards_->before(step);
+      composite(guards_->memory(), nullptr, nullptr, [] {});
+      for (item const& step : pair)
+        guards_->after(step);
+      std::fill_n(starts_.begin() + first, pair.size(), start);
+      std::fill_n(ends_.begin() + first, pair.size(), on.seconds());
+    });
   }
 
   //! Waits for the end of a pass, if it is under way.
@@ -78,10 +94,11 @@ public:
         finish(on, index);
     });
   }
-  //! Waits for all.
+  //! Waits for all, at the end of a step. @throws guard_error, and what the stage throws.
   template <class Device>
-  void wait_for_all(Device& on) {
+  void finish(Device& on) {
     for_all([&](int index) { finish(on, index); });
+    guards_->check_all();
   }
   //! Finishes what is left of a step that has failed, whatever stages throw.
   //! @param position is told which pass it is at.
@@ -111,14 +128,13 @@ private:
   template <class Device>
   [[nodiscard, gnu::noinline]] bool begin(Device& on, int index) {
     item const& step = at(index);
-    slot_guards& guards = on.guards();
-    if (is_copy(guards.memory().work.over.declared, step))
+    arena const& memory = guards_->memory();
+    if (is_copy(memory.work.over.declared, step))
       return false;
-    guards.before(step);
-    if (!call_explained(
-          guards, step, [&] { return begin_item(on.stages(), guards.memory(), step); }))
+    guards_->before(step);
+    if (!call_explained(*guards_, step, [&] { return begin_item(on.stages(), memory, step); }))
       return false;
-    items_[static_cast<std::size_t>(step.lane - first_lane_)] = index;
+    items_[static_cast<std::size_t>(step.lane) - completed_.size()] = index;
     ++under_way_;
     return true;
   }
@@ -132,19 +148,19 @@ private:
   template <class Device>
   void end(Device& on, int index, bool abandoned) {
     item const& step = at(index);
-    slot_guards& guards = on.guards();
     *std::ranges::find(items_, index) = nothing;
     --under_way_;
     call_explained(
-      guards, step, [&] { finish_item(on.stages(), guards.memory(), step, abandoned); });
+      *guards_, step, [&] { finish_item(on.stages(), guards_->memory(), step, abandoned); });
     if (!abandoned)
-      guards.after(step);
+      guards_->after(step);
   }
 
   std::span<item const> steps_;
-  int first_lane_;
-  std::vector<int> items_; // [engines - 1], or nothing
-  int under_way_ = 0;      // of them
+  std::optional<slot_guards> guards_; // of the memory, which moves
+  std::vector<int> completed_;        // [lanes]
+  std::vector<int> items_;            // [engines - 1], or nothing
+  int under_way_ = 0;                 // of them
   bool again_ = false;
   std::vector<double> starts_;
   std::vector<double> ends_;

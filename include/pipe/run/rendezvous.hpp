@@ -123,7 +123,7 @@ public:
   //! @param memory the slot to send from or to receive into.
   //! @return whether it was; whoever sleeps for the message must be woken then.
   [[nodiscard]] bool post(item const& step, std::byte* memory) {
-    meeting& point = at(step);
+    meeting& point = meetings_[at(step)];
     bool const sends = step.what == operation::send;
     (sends ? point.from : point.to) = memory;
     // The first end releases its pointer and its data, the second acquires both: one of them alone
@@ -141,7 +141,7 @@ public:
 
   //! True when a message has been copied.
   [[nodiscard]] bool done(item const& step) const noexcept {
-    return meetings_[index(step)].posts.load(std::memory_order_seq_cst) == round_;
+    return meetings_[at(step)].posts.load(std::memory_order_seq_cst) == round_;
   }
 
   //! Says that what has not come will not, until `reset`.
@@ -162,10 +162,9 @@ private:
     std::atomic<std::uint32_t> posts = 0; // of all rounds
   };
 
-  [[nodiscard]] std::size_t index(item const& step) const noexcept {
+  [[nodiscard]] std::size_t at(item const& step) const noexcept {
     return static_cast<std::size_t>(meeting_of_[static_cast<std::size_t>(step.message)]);
   }
-  [[nodiscard]] meeting& at(item const& step) noexcept { return meetings_[index(step)]; }
 
   plan const& work_;
   std::vector<meeting> meetings_;

@@ -13,7 +13,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -115,7 +114,8 @@ template <class Stage>
   return false;
 }
 
-//! One readable sentence for each capability that a stage lacks.
+//! One readable sentence for each capability that a stage lacks, and for each hook whose other
+//! parameters do not fit.
 template <class Stage>
 struct check_stage {
   static_assert(can_perform<Stage> || can_forward<Stage>,
@@ -130,7 +130,45 @@ struct check_stage {
     !misfits<Stage, can_recompute<Stage>>(recompute_of),
     "run: the stage has a member recompute, but it would never be called; declare it as "
     "recompute(pipelining::context const&, pipelining::input)");
-  static constexpr bool good = check_hook_names<Stage>::good;
+  static_assert(
+    !misfits<Stage, can_announce_gradients<Stage>>(gradients_ready_of),
+    "run: the stage has a member gradients_ready, but it would never be called; declare "
+    "it as gradients_ready(pipelining::context const&)");
+  static_assert(!misfits<Stage, can_tie<Stage>>(tied_gradient_of, add_tied_of),
+                "run: the stage has a member tied_gradient or add_tied, but they would never be "
+                "called; declare both, as tied_gradient(pipelining::context const&, "
+                "pipelining::output) and add_tied(context const&, input first, input last)");
+  static_assert(!misfits<Stage, can_contribute<Stage>>(contribute_of),
+                "run: the stage has a member contribute, but it would never be called; declare it "
+                "as contribute(pipelining::context const&, pipelining::output)");
+  static_assert(!misfits<Stage, can_update<Stage>>(optimizer_step_of),
+                "run: the stage has a member optimizer_step, but it would never be called; declare "
+                "it as optimizer_step(pipelining::context const&, pipelining::totals const&)");
+  static_assert(
+    !misfits<Stage, can_gather_weights<Stage>>(gather_weights_of, use_weights_of),
+    "run: the stage has a member gather_weights or use_weights, but they would never be "
+    "called; declare both, as gather_weights(pipelining::context const&, "
+    "pipelining::output) and use_weights(context const&, pipelining::input)");
+  static_assert(
+    !misfits<Stage, can_scatter_gradients<Stage>>(collect_gradients_of, scatter_gradients_of),
+    "run: the stage has a member collect_gradients or scatter_gradients, but they would "
+    "never be called; declare both, as collect_gradients(pipelining::context const&, "
+    "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
+  static_assert(!misfits<Stage, can_follow_memory<Stage>>(memory_moved_of),
+                "run: the stage has a member memory_moved, but it would never be called; declare "
+                "it as memory_moved(pipelining::context const&)");
+  static_assert(!misfits<Stage, can_step_early<Stage>>(accepts_of,
+                                                       roll_back_of,
+                                                       begin_iteration_of),
+                "run: the stage has a member accepts, roll_back or begin_iteration, but they would "
+                "never be called; declare all next to optimizer_step, as bool "
+                "accepts(pipelining::context const&, pipelining::totals const&), roll_back(context "
+                "const&, bool stepped) and begin_iteration(context const&)");
+  static_assert(!misfits<Stage, can_begin<Stage>, pass_kind>(begin_pass_of, finish_pass_of),
+                "run: the stage has a member begin_pass or finish_pass, but they would never be "
+                "called; declare both, as bool begin_pass(pipelining::pass_kind, context const&, "
+                "pipelining::input, pipelining::output) and finish_pass with the same parameters");
+  static constexpr bool good = true;
 };
 
 //! A sentence that says what to give a stage that lacks the member that a kind of pass
@@ -158,79 +196,47 @@ struct check_stage {
          " has only the fused backward; give it backward_input and backward_weight";
 }
 
-//! A sentence that says what to give a stage that does not say that it takes chunks.
-[[nodiscard]] inline std::string missing_chunks(int chunks, std::string const& who) {
-  return "run: the schedule cuts every sequence into " + std::to_string(chunks) + " chunks, but " +
-         who +
-         " does not say that its passes do only the chunk of their context; let them, and declare "
-         "static constexpr bool takes_chunks = true, or take a schedule of whole sequences";
-}
-
-//! Calls the member of a stage that a pass asks for; `copy`, and weights of a stage that has none
-//! to train, ask for none. @return false where the stage lacks it
-template <class Stage>
-bool call_member(
-  Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
-  constexpr bool splits = can_split_backward<Stage> && !is_frozen<Stage>;
-  constexpr bool scatters = can_scatter_gradients<Stage> && !is_frozen<Stage>;
-  switch (call) {
-  case stage_call::forward:
-    if constexpr (can_forward<Stage>)
-      stage.forward(where, in, out);
-    return can_forward<Stage>;
-  case stage_call::backward:
-    if constexpr (is_frozen<Stage>)
-      stage.backward_input(where, in, out);
-    else if constexpr (can_backward<Stage>)
-      stage.backward(where, in, out);
-    return is_frozen<Stage> || can_backward<Stage>;
-  case stage_call::backward_input:
-    if constexpr (splits || is_frozen<Stage>)
-      stage.backward_input(where, in, out);
-    return splits || is_frozen<Stage>;
-  case stage_call::backward_weight:
-    if constexpr (splits)
-      stage.backward_weight(where);
-    return splits || is_frozen<Stage>;
-  case stage_call::recompute:
-    if constexpr (can_recompute<Stage>)
-      stage.recompute(where, in);
-    else if constexpr (can_forward<Stage>)
-      stage.forward(where, in, out);
-    return can_recompute<Stage> || can_forward<Stage>;
-  case stage_call::copy: return true;
-  case stage_call::gather_weights:
-    if constexpr (can_gather_weights<Stage>)
-      stage.gather_weights(where, out);
-    return can_gather_weights<Stage>;
-  case stage_call::use_weights:
-    if constexpr (can_gather_weights<Stage>)
-      stage.use_weights(where, in);
-    return can_gather_weights<Stage>;
-  case stage_call::collect_gradients:
-    if constexpr (scatters)
-      stage.collect_gradients(where, out);
-    return scatters || is_frozen<Stage>;
-  case stage_call::scatter_gradients:
-    if constexpr (scatters)
-      stage.scatter_gradients(where, in);
-    return scatters || is_frozen<Stage>;
-  case stage_call::perform:
-    if constexpr (can_perform<Stage>)
-      stage.perform(kind, where, in, out);
-    return can_perform<Stage>;
-  }
-  return false;
-}
-
-//! Runs one pass on a stage.
+//! Runs one pass on a stage: calls the member that it asks for. `copy`, and weights of a stage that
+//! has none to train, ask for none.
 //! @param kind is handed to `perform`, for kinds of the user's own.
 //! @throws what the stage throws; std::logic_error for a member that the stage lacks.
 template <class Stage>
 void run_pass(
   Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
   static_assert(check_stage<Stage>::good);
-  if (!call_member(stage, call, kind, where, in, out))
+  using enum stage_call;
+  constexpr bool trains = !is_frozen<Stage>;
+  if constexpr (can_forward<Stage>)
+    if (call == forward || (call == recompute && !can_recompute<Stage>))
+      return (void)stage.forward(where, in, out);
+  if constexpr (can_recompute<Stage>)
+    if (call == recompute)
+      return (void)stage.recompute(where, in);
+  if constexpr (can_backward<Stage> && trains)
+    if (call == backward)
+      return (void)stage.backward(where, in, out);
+  if constexpr (can_split_backward<Stage> || !trains)
+    if (call == backward_input || (call == backward && !trains))
+      return (void)stage.backward_input(where, in, out);
+  if constexpr (can_split_backward<Stage> && trains)
+    if (call == backward_weight)
+      return (void)stage.backward_weight(where);
+  if constexpr (can_gather_weights<Stage>) {
+    if (call == gather_weights)
+      return (void)stage.gather_weights(where, out);
+    if (call == use_weights)
+      return (void)stage.use_weights(where, in);
+  }
+  if constexpr (can_scatter_gradients<Stage> && trains) {
+    if (call == collect_gradients)
+      return (void)stage.collect_gradients(where, out);
+    if (call == scatter_gradients)
+      return (void)stage.scatter_gradients(where, in);
+  }
+  if constexpr (can_perform<Stage>)
+    if (call == perform)
+      return (void)stage.perform(kind, where, in, out);
+  if (!can_run<Stage>(call))
     throw std::logic_error(missing_member(call, "the stage"));
 }
 
@@ -267,15 +273,6 @@ bool visit_element(Element&& element, Visit& visit) {
   return true;
 }
 
-template <std::size_t Index, class Stages, class Visit>
-bool visit_tuple(Stages& stages, std::size_t stage, Visit& visit) {
-  if constexpr (Index < std::tuple_size_v<Stages>)
-    return Index == stage ? visit_element(std::get<Index>(stages), visit)
-                          : visit_tuple<Index + 1>(stages, stage, visit);
-  else
-    return false;
-}
-
 //! Calls `visit` with one stage of a model.
 //!
 //! @param stages a vector, an array or a tuple (of stages of different types), of stages or of raw
@@ -288,20 +285,13 @@ bool visit_stage(Stages& stages, int stage, Visit visit) {
   if constexpr (function_of_stages<Stages>)
     return visit_element(stages(stage), visit);
   else if constexpr (tuple_of_stages<Stages>)
-    return visit_tuple<0>(stages, static_cast<std::size_t>(stage), visit);
+    return std::apply(
+      [&, at = 0](auto&... each) mutable {
+        return ((at++ == stage && visit_element(each, visit)) || ...);
+      },
+      stages);
   else
     return visit_element(stages[static_cast<std::size_t>(stage)], visit);
-}
-
-//! True when `stages` has exactly `needed` stages. A function has as many as are asked for.
-template <class Stages>
-[[nodiscard]] bool has_stages(Stages const& stages, std::size_t needed) {
-  if constexpr (function_of_stages<Stages>)
-    return true;
-  else if constexpr (tuple_of_stages<Stages>)
-    return std::tuple_size_v<Stages> == needed;
-  else
-    return stages.size() == needed;
 }
 
 //! The number of stages in a vector, an array or a tuple.

@@ -64,13 +64,23 @@ namespace detail {
 
 using steady = std::chrono::steady_clock;
 
-//! The place of a device in its program. On a cache line of its own: it changes with every pass.
-struct alignas(cache_line) device_standing {
-  std::atomic<int> position = 0;       // the item that the device is at
-  std::atomic<int> waits_on = nothing; // the item that it waits for, or nothing
-  std::atomic<bool> at_home = true;    // it has ended its errand
-  std::atomic<int> in_hand = nothing;  // the thread that is in its program now, or nothing
-  int next = 0;                        // the item to go on with; of who has it in hand
+//! A device of a runner.
+//!
+//! Only the thread that `runs_on` names begins with a device, and only one that has it in hand
+//! touches its program. The caller may give a device to another thread at any time: one that still
+//! has it in hand wakes the other when it puts it back.
+struct device_standing {
+  // On a cache line of their own: they change with every pass.
+  alignas(cache_line) std::atomic<int> position = 0; // the item that the device is at
+  std::atomic<int> waits_on = nothing;               // the item that it waits for, or nothing
+  std::atomic<bool> at_home = true;                  // it has ended its errand
+  std::atomic<int> in_hand = nothing; // the thread that is in its program now, or nothing
+  int next = 0;                       // the item to go on with; of who has it in hand
+  // Read by who sends to it.
+  alignas(cache_line) std::atomic<int> runs_on = 0;
+  int seen = nothing; // its item, if it was in a call at the caller's last look
+  host_memory memory{};
+  host_memory on_host{}; // of what goes to the host and back
 };
 
 //! The door of a thread, where it is called and sleeps, between errands and in a step.
@@ -80,85 +90,80 @@ struct alignas(cache_line) thread_standing {
   sleeping_place door;
 };
 
-//! The threads of the devices.
-//!
-//! Only the thread that `runs_on` names begins with a device, and only one that has it in hand
-//! touches its program. The caller may give a device to another thread at any time: one that still
-//! has it in hand wakes the other when it puts it back.
-struct thread_share {
+//! Thrown inside a device thread to leave its program; the first failure has been noted already.
+struct stopped {};
+
+//! A plan of the runner, and the records of its steps.
+struct thread_plan {
+  plan lowered;
+  rendezvous messages;
+  std::vector<host_passes> passes{}; // [P]
+
+  explicit thread_plan(plan work) : lowered(std::move(work)), messages(lowered) {
+    for (int device = 0; device < lowered.over.extents.devices; ++device)
+      passes.emplace_back(lowered, device);
+  }
+};
+
+//! Reasons to wake the threads.
+enum class errand { start, touch, tell, step, end };
+
+//! The call of the user's code in an errand that is no step.
+[[nodiscard]] constexpr char const* call_of(errand what) noexcept {
+  return what == errand::start ? "thread_options::on_start" : "memory_moved";
+}
+
+//! Data that all threads of a runner share. The board outlives it if a stage never returns.
+struct thread_board {
+  thread_options options;
   int device_count;
   int thread_count;
+  int cores = static_cast<int>(std::thread::hardware_concurrency()); // 0: unknown
   owned<device_standing> devices{device_count};
   owned<thread_standing> threads{thread_count};
-  owned<std::atomic<int>> runs_on{device_count}; // apart from what changes with every pass
-  owned<int> seen{device_count, nothing};        // the items of calls at the caller's last look
+  std::atomic<int> active = thread_count; // threads that begin a step; read on their way home
+  bool long_passes = false;               // in the last step
+  std::vector<std::unique_ptr<thread_plan>> plans{};
+  thread_plan* now = nullptr; // the plan of the step
+  bool moved = false;         // memory, and stages have not been told yet
+  bool again = false;         // the iteration of the step begins again
+  carried_totals carried{};   // from step to step
+  steady::time_point step_start{};
+  std::atomic<errand> what = errand::start; // a thread that is not back may still read it
   // Written at the end of an errand.
   alignas(cache_line) std::atomic<int> running = 0; // calls from which threads are not back
-  sleeping_place caller;
+  sleeping_place caller{};
 
-  thread_share(int of_devices, int of_threads)
-      : device_count(of_devices), thread_count(of_threads) {}
+  std::mutex guard{}; // of the failure
+  std::atomic<int> failed_device = nothing;
+  std::exception_ptr failure{};
+  std::string failure_text{};
 
+  //! @throws std::invalid_argument for a negative number of threads.
+  thread_board(int of_devices, thread_options chosen)
+      : options(std::move(chosen)), device_count(of_devices),
+        thread_count(options.count == 0 ? of_devices : std::min(options.count, of_devices)) {
+    if (options.count < 0)
+      throw std::invalid_argument("run: thread_options::count is " + std::to_string(options.count) +
+                                  "; give the number of threads, or 0, and the runner chooses");
+  }
+
+  //! True where the runner may let devices share threads and may part them again.
+  [[nodiscard]] bool chooses() const noexcept {
+    return options.count == 0 && !options.on_start && cores > 0 && cores < device_count;
+  }
+  //! How long a thread looks before it sleeps.
+  //! @param others threads that want a core as well
+  [[nodiscard]] std::chrono::nanoseconds spin(int others) const noexcept {
+    return cores >= active.load(std::memory_order_relaxed) + others ? options.spin
+                                                                    : std::chrono::nanoseconds(0);
+  }
   [[nodiscard]] bool is_home(int device) const noexcept {
     return devices[device].at_home.load(std::memory_order_acquire);
   }
   [[nodiscard]] int thread_of(int device) const noexcept {
-    return runs_on[device].load(std::memory_order_seq_cst);
+    return devices[device].runs_on.load(std::memory_order_seq_cst);
   }
-  [[nodiscard]] bool is_away(int thread) const noexcept {
-    thread_standing const& its = threads[thread];
-    return its.called.load(std::memory_order_acquire) != its.back.load(std::memory_order_acquire);
-  }
-  void open(int thread) { threads[thread].door.open(); }
-  void open_all() {
-    for (int thread = 0; thread < thread_count; ++thread)
-      open(thread);
-  }
-
-  //! Gives all devices to the first threads, neighbours to one, and calls these.
-  //! @pre all threads are back.
-  void send(int count) {
-    for (int device = 0; device < device_count; ++device) {
-      runs_on[device].store(device * count / device_count, std::memory_order_relaxed);
-      devices[device].at_home.store(false, std::memory_order_relaxed);
-      seen[device] = nothing;
-    }
-    running.store(count, std::memory_order_relaxed);
-    for (int thread = 0; thread < count; ++thread)
-      call(thread);
-  }
-
-  //! Releases everything that the caller has done to a thread that looks, or wakes it.
-  void call(int thread) {
-    threads[thread].called.fetch_add(1, std::memory_order_seq_cst);
-    open(thread);
-  }
-
-  //! The end of a call. The last one hands all that devices have done to the caller.
-  void go_home(int thread) {
-    threads[thread].back.fetch_add(1, std::memory_order_release);
-    if (running.fetch_sub(1, std::memory_order_seq_cst) == 1)
-      caller.open();
-  }
-
-  //! @return whether this thread has the device in hand now, and the device has not ended.
-  [[nodiscard]] bool take(int device, int thread) {
-    device_standing& its = devices[device];
-    int none = nothing;
-    if (thread_of(device) != thread || is_home(device) ||
-        !its.in_hand.compare_exchange_strong(none, thread, std::memory_order_seq_cst))
-      return false;
-    if (!is_home(device))
-      return true;
-    put_back(device, thread);
-    return false;
-  }
-  void put_back(int device, int thread) {
-    devices[device].in_hand.store(nothing, std::memory_order_seq_cst);
-    if (int const other = thread_of(device); other != thread)
-      open(other);
-  }
-
   //! Calls `visit(device)` for every device of a thread that has not ended, until it says true.
   //! @return whether it has; false where the thread has no such device.
   template <class Visit>
@@ -172,143 +177,25 @@ struct thread_share {
     return any_of(thread, [](int) { return true; });
   }
 
-  //! Gives devices whose thread has been in one call of another device since the last look to
-  //! threads that have none. So nobody waits for a device whose stage sleeps, but its neighbours.
-  void spread() {
-    for (int device = 0; device < device_count; ++device) {
-      device_standing const& its = devices[device];
-      int const busy = its.in_hand.load(std::memory_order_seq_cst);
-      int const item = busy == nothing ? nothing : its.position.load(std::memory_order_relaxed);
-      int const before = std::exchange(seen[device], item);
-      if (item == nothing || item != before)
-        continue;
-      if (thread_of(device) != busy)
-        give(device, busy);
-      for (int other = 0; other < device_count; ++other)
-        if (other != device && !is_home(other) && thread_of(other) == busy)
-          give(other, idle());
-    }
+  [[nodiscard]] arena slots(plan const& of, int device) const noexcept {
+    device_standing const& its = devices[device];
+    return {of, device, its.memory.data(), its.on_host.data(), options.guarded ? guard_bytes : 0};
   }
-
-private:
-  //! A thread that has no device to run, or nothing.
-  [[nodiscard]] int idle() const {
-    for (int thread = 0; thread < thread_count; ++thread)
-      if (!has_any(thread))
-        return thread;
-    return nothing;
-  }
-  void give(int device, int thread) {
-    for (int away = running.load(); thread != nothing;) {
-      if (away == 0)
-        return; // the errand is over
-      if (!running.compare_exchange_weak(away, away + 1))
-        continue;
-      runs_on[device].store(thread, std::memory_order_seq_cst);
-      return call(thread);
-    }
-  }
-};
-
-//! Thrown inside a device thread to leave its program; the first failure has been noted already.
-struct stopped {};
-
-//! A plan of the runner, and the records of its steps.
-struct thread_plan {
-  plan lowered;
-  rendezvous messages;
-  std::vector<std::vector<int>> completed; // [P][lanes], items of a lane known to be complete
-  std::vector<host_passes> passes;         // [P]
-
-  explicit thread_plan(plan work) : lowered(std::move(work)), messages(lowered) {
-    for (int device = 0; device < lowered.over.extents.devices; ++device) {
-      completed.emplace_back(static_cast<std::size_t>(lowered.lanes_of(device)), nothing);
-      passes.emplace_back(lowered, device);
-    }
-  }
-};
-
-//! Reasons to wake the threads.
-enum class errand { start, touch, tell, step, end };
-
-//! Data that all threads of a runner share. The board outlives it if a stage never returns.
-struct thread_board {
-  thread_options options;
-  int devices;
-  int cores; // 0: unknown
-  std::atomic<std::chrono::nanoseconds> spin_in_step{};
-  std::atomic<std::chrono::nanoseconds> spin_between_steps{}; // read by threads on their way home
-  std::vector<std::unique_ptr<thread_plan>> plans;
-  thread_plan* now = nullptr; // the plan of the step
-  owned<host_memory> memories{devices};
-  owned<host_memory> host_memories{devices}; // of what goes to the host and back
-  bool moved = false;                        // memory, and stages have not been told yet
-  std::vector<slot_guards> guards;           // [P], those of the plan of the step
-  carried_totals carried;                    // from step to step
-  thread_share share;
-  int active = 0;           // threads that begin a step
-  bool long_passes = false; // in the last step
-  steady::time_point step_start;
-  std::atomic<errand> what = errand::start; // a thread that is not back may still read it
-  std::atomic<bool> again = false;          // the iteration of the step begins again
-
-  std::mutex guard; // of the failure
-  std::atomic<int> failed_device = nothing;
-  std::exception_ptr failure;
-  std::string failure_text;
-
-  thread_board(int device_count, thread_options chosen)
-      : options(std::move(chosen)), devices(device_count),
-        cores(static_cast<int>(std::thread::hardware_concurrency())),
-        share(device_count, threads_for(options.count, device_count)) {
-    use(share.thread_count);
-  }
-
-  //! @throws std::invalid_argument for a negative number.
-  [[nodiscard]] static int threads_for(int count, int devices) {
-    if (count < 0)
-      throw std::invalid_argument("run: thread_options::count is " + std::to_string(count) +
-                                  "; give the number of threads, or 0, and the runner chooses");
-    return count == 0 ? devices : std::min(count, devices);
-  }
-  //! True where the runner may let devices share threads and may part them again.
-  [[nodiscard]] bool chooses() const noexcept {
-    return options.count == 0 && !options.on_start && cores > 0 && cores < devices;
-  }
-  //! Says how many threads begin an errand.
-  void use(int threads) noexcept {
-    constexpr std::chrono::nanoseconds none{0};
-    active = threads;
-    spin_in_step = cores >= threads ? options.spin : none;
-    // Between two steps the caller wants a core as well.
-    spin_between_steps = cores > threads ? options.spin : none;
-  }
-
-  [[nodiscard]] std::int64_t guard_size() const noexcept {
-    return options.guarded ? guard_bytes : 0;
-  }
-  [[nodiscard]] arena slots(thread_plan const& of, int device) const noexcept {
-    return {
-      of.lowered, device, memories[device].data(), host_memories[device].data(), guard_size()};
-  }
-
   //! Makes room on a device. No errand may run.
   void reserve(int device, std::int64_t bytes, std::int64_t host_bytes) {
-    moved = memories[device].reserve(bytes) || moved;
-    moved = host_memories[device].reserve(host_bytes) || moved;
+    moved = devices[device].memory.reserve(bytes) || moved;
+    moved = devices[device].on_host.reserve(host_bytes) || moved;
     now = nullptr;
-  }
-  //! Writes all memory of a device, on the thread that runs it.
-  void touch(int device) {
-    memories[device].touch();
-    host_memories[device].touch();
   }
   //! Makes room for a plan on all devices.
   void reserve(plan const& work) {
-    for (int device = 0; device < devices; ++device)
-      reserve(device,
-              arena{work, device, nullptr, nullptr, guard_size()}.bytes(),
-              work.host_bytes_of(device));
+    for (int device = 0; device < device_count; ++device)
+      reserve(device, slots(work, device).bytes(), work.host_bytes_of(device));
+  }
+  //! Writes all memory of a device, on the thread that runs it.
+  void touch(int device) {
+    devices[device].memory.touch();
+    devices[device].on_host.touch();
   }
 
   //! Takes a plan, after the others or in the place of one. No errand may run.
@@ -335,40 +222,112 @@ struct thread_board {
   }
 
   void begin_step(thread_plan& next) {
-    if (now != &next) {
-      now = &next;
-      guards.clear();
-      for (int device = 0; device < devices; ++device)
-        guards.emplace_back(slots(next, device));
-    }
+    bool const other_before = std::exchange(now, &next) != &next;
     next.messages.reset();
-    again.store(false, std::memory_order_relaxed);
-    for (host_passes& each : next.passes)
-      each.begin();
-    for (auto& lanes : next.completed)
-      for (int& item_index : lanes)
-        item_index = nothing;
-    for (int device = 0; device < devices; ++device) {
-      device_standing& its = share.devices[device];
+    again = false;
+    for (int device = 0; device < device_count; ++device) {
+      host_passes& passes = next.passes[static_cast<std::size_t>(device)];
+      if (other_before)
+        passes.lie_in(slots(next.lowered, device));
+      passes.begin();
+      device_standing& its = devices[device];
       its.position.store(0, std::memory_order_relaxed);
       its.waits_on.store(nothing, std::memory_order_relaxed);
       its.next = 0;
     }
     if (chooses())
-      use(long_passes ? devices : cores);
-    carried.put(slots(next, devices - 1));
+      active = long_passes ? device_count : cores;
+    carried.put(slots(next.lowered, device_count - 1));
     step_start = steady::now();
   }
   //! When the step has come to its end.
-  void end_step() { carried.take(slots(*now, devices - 1), again.load(std::memory_order_relaxed)); }
+  void end_step() {
+    again = std::ranges::any_of(now->passes, &host_passes::begins_again);
+    carried.take(slots(now->lowered, device_count - 1), again);
+    if (chooses())
+      long_passes = (steady::now() - step_start) * cores >
+                    static_cast<int>(now->lowered.items.size()) * std::chrono::microseconds(50);
+  }
 
-  //! Before an errand or a step.
-  void forget_failure() noexcept {
+  //! The rows of the totals of the last step, if any.
+  [[nodiscard]] totals last_totals() const noexcept {
+    if (now == nullptr)
+      return {};
+    plan const& ran = now->lowered;
+    return slots(ran, steps_early(ran.validation) ? device_count - 1 : 0).all_totals();
+  }
+  //! The times of the passes of the last step.
+  [[nodiscard]] dynamic_timetable last_trace() const {
+    thread_plan const& ran = now != nullptr ? *now : *plans.front();
+    return trace_of(ran.lowered, [&](int device, std::size_t item, bool end) {
+      return ran.passes[static_cast<std::size_t>(device)].time(item, end);
+    });
+  }
+
+  //! Gives all devices to the first threads, neighbours to one, and sends these on an errand.
+  //! @pre all threads are back.
+  void send(errand why, int count) {
     failed_device.store(nothing, std::memory_order_relaxed);
     failure = nullptr;
-    failure_text.clear();
+    what.store(why, std::memory_order_relaxed);
+    for (int device = 0; device < device_count; ++device) {
+      devices[device].runs_on.store(device * count / device_count, std::memory_order_relaxed);
+      devices[device].at_home.store(false, std::memory_order_relaxed);
+      devices[device].seen = nothing;
+    }
+    running.store(count, std::memory_order_relaxed);
+    for (int thread = 0; thread < count; ++thread)
+      call(thread);
   }
-  //! After one. @throws run_error where it has failed; what a stage has thrown is nested.
+  //! Releases everything that the caller has done to a thread that looks, or wakes it.
+  void call(int thread) {
+    threads[thread].called.fetch_add(1, std::memory_order_seq_cst);
+    threads[thread].door.open();
+  }
+  [[nodiscard]] bool is_away(int thread) const noexcept {
+    thread_standing const& its = threads[thread];
+    return its.called.load(std::memory_order_acquire) != its.back.load(std::memory_order_acquire);
+  }
+  //! The end of a call. The last one hands all that devices have done to the caller.
+  void go_home(int thread) {
+    threads[thread].back.fetch_add(1, std::memory_order_release);
+    if (running.fetch_sub(1, std::memory_order_seq_cst) == 1)
+      caller.open();
+  }
+
+  //! Waits until all are back. Where nothing moves for a deadline the errand fails, and those who
+  //! only wait for others have a moment to come back. What calls nobody ends; large memory takes
+  //! its time.
+  //! @throws run_error where the errand has failed; what a stage has thrown is nested.
+  void gather() {
+    auto const back = [this] { return running.load(std::memory_order_seq_cst) == 0; };
+    bool const calls = what.load(std::memory_order_relaxed) != errand::touch;
+    auto const longest = calls ? options.deadline : std::chrono::nanoseconds::max();
+    bool const spreads = chooses() && active < device_count;
+    constexpr std::chrono::nanoseconds soon = std::chrono::milliseconds(1);
+    countdown<steady> still(longest);
+    std::uint64_t seen = 0;
+    while (!caller.wait_for(spreads ? std::min(still.slice(), soon) : still.slice(), back)) {
+      if (spreads)
+        spread();
+      std::uint64_t const now_seen = whereabouts();
+      if (now_seen != std::exchange(seen, now_seen)) {
+        still = countdown<steady>(longest);
+      } else if (still.is_over()) {
+        int const culprit = unreturned();
+        int hanging = 0;
+        for (int device = 0; device < device_count; ++device)
+          hanging += is_in_call(device) ? 1 : 0;
+        fail(culprit, "run: no progress before the deadline" + standing(culprit), nullptr);
+        countdown<steady> moment(std::chrono::milliseconds(400));
+        while (running.load(std::memory_order_seq_cst) > hanging && !moment.is_over())
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        break;
+      }
+    }
+    raise_failure();
+  }
+  //! After an errand or a step. @throws run_error where it has failed.
   void raise_failure() {
     int const device = failed_device.load(std::memory_order_acquire);
     if (device == nothing)
@@ -382,85 +341,6 @@ struct thread_board {
       std::throw_with_nested(run_error(failure_text, device));
     }
   }
-  //! The rows of the totals of the last step, if any.
-  [[nodiscard]] totals last_totals() const noexcept {
-    if (now == nullptr)
-      return {};
-    return slots(*now, steps_early(now->lowered.validation) ? devices - 1 : 0).all_totals();
-  }
-  //! The times of the passes of the last step.
-  [[nodiscard]] dynamic_timetable last_trace() const {
-    thread_plan const& ran = now != nullptr ? *now : *plans.front();
-    return trace_of(ran.lowered, [&](int device, std::size_t item, bool end) {
-      host_passes const& own = ran.passes[static_cast<std::size_t>(device)];
-      return (end ? own.ends() : own.starts())[item];
-    });
-  }
-
-  //! Sends all threads on an errand.
-  void send(errand why) {
-    forget_failure();
-    what.store(why, std::memory_order_relaxed);
-    share.send(why == errand::step ? active : share.thread_count);
-  }
-
-  //! Ends the threads: those at home now, others when they come home.
-  void dismiss() {
-    what.store(errand::end, std::memory_order_relaxed);
-    for (int thread = 0; thread < share.thread_count; ++thread)
-      share.call(thread);
-  }
-
-  //! Waits until all are back. Where nothing moves for a deadline the errand fails, and those who
-  //! only wait for others have a moment to come back.
-  //! @return whether they are back.
-  bool gather() {
-    auto const back = [this] { return share.running.load(std::memory_order_seq_cst) == 0; };
-    errand const why = what.load(std::memory_order_relaxed);
-    if (why == errand::touch) { // calls nobody, so it ends; large memory takes its time
-      share.caller.wait(back);
-      return true;
-    }
-    bool const spreads = why == errand::step && chooses() && active < devices;
-    constexpr std::chrono::nanoseconds soon = std::chrono::milliseconds(1);
-    countdown<steady> still(options.deadline);
-    std::uint64_t seen = 0;
-    while (!share.caller.wait_for(spreads ? std::min(still.slice(), soon) : still.slice(), back)) {
-      if (spreads)
-        share.spread();
-      std::uint64_t const now_seen = whereabouts();
-      if (now_seen != std::exchange(seen, now_seen)) {
-        still = countdown<steady>(options.deadline);
-      } else if (still.is_over()) {
-        int const culprit = unreturned();
-        int const hanging = devices_in_calls();
-        fail(culprit, "run: no progress before the deadline" + standing(culprit), nullptr);
-        countdown<steady> moment(std::chrono::milliseconds(400));
-        while (share.running.load(std::memory_order_seq_cst) > hanging && !moment.is_over())
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        return back();
-      }
-    }
-    if (why == errand::step && chooses())
-      long_passes = (steady::now() - step_start) * cores >
-                    static_cast<int>(now->lowered.items.size()) * std::chrono::microseconds(50);
-    return true;
-  }
-
-  //! True when a device of a thread has something to do, or the thread has none left.
-  [[nodiscard]] bool has_work(int thread) const {
-    return !share.has_any(thread) ||
-           share.any_of(thread, [this](int device) { return can_go_on(device); });
-  }
-  [[nodiscard]] bool can_go_on(int device) const {
-    device_standing const& its = share.devices[device];
-    if (its.in_hand.load(std::memory_order_seq_cst) != nothing)
-      return false;
-    int const missing = its.waits_on.load(std::memory_order_relaxed);
-    return missing == nothing || now->messages.aborted() ||
-           now->messages.done(now->lowered.program_of(device)[static_cast<std::size_t>(missing)]);
-  }
-
   //! Notes the first failure and ends the step on all devices.
   void fail(int device, std::string text, std::exception_ptr cause) {
     {
@@ -474,61 +354,108 @@ struct thread_board {
     if (now == nullptr)
       return;
     now->messages.abort();
-    share.open_all();
+    for (int thread = 0; thread < thread_count; ++thread)
+      threads[thread].door.open();
+  }
+
+  //! @return whether this thread has the device in hand now, and the device has not ended.
+  [[nodiscard]] bool take(int device, int thread) {
+    int none = nothing;
+    if (thread_of(device) != thread || is_home(device) ||
+        !devices[device].in_hand.compare_exchange_strong(none, thread, std::memory_order_seq_cst))
+      return false;
+    if (!is_home(device))
+      return true;
+    put_back(device, thread);
+    return false;
+  }
+  void put_back(int device, int thread) {
+    devices[device].in_hand.store(nothing, std::memory_order_seq_cst);
+    if (int const other = thread_of(device); other != thread)
+      threads[other].door.open();
+  }
+  //! Gives devices whose thread has been in one call of another device since the last look to
+  //! threads that have none. So nobody waits for a device whose stage sleeps, but its neighbours.
+  void spread() {
+    for (int device = 0; device < device_count; ++device) {
+      device_standing& its = devices[device];
+      int const busy = its.in_hand.load(std::memory_order_seq_cst);
+      int const item = busy == nothing ? nothing : its.position.load(std::memory_order_relaxed);
+      int const before = std::exchange(its.seen, item);
+      if (item == nothing || item != before)
+        continue;
+      if (thread_of(device) != busy)
+        give(device, busy);
+      (void)any_of(busy, [&](int other) {
+        if (other != device)
+          give(other, idle());
+        return false;
+      });
+    }
+  }
+  //! A thread that has no device to run, or nothing.
+  [[nodiscard]] int idle() const {
+    for (int thread = 0; thread < thread_count; ++thread)
+      if (!has_any(thread))
+        return thread;
+    return nothing;
+  }
+  void give(int device, int thread) {
+    for (int away = running.load(); thread != nothing;) {
+      if (away == 0)
+        return; // the errand is over
+      if (!running.compare_exchange_weak(away, away + 1))
+        continue;
+      devices[device].runs_on.store(thread, std::memory_order_seq_cst);
+      return call(thread);
+    }
+  }
+
+  [[nodiscard]] bool can_go_on(int device) const {
+    device_standing const& its = devices[device];
+    if (its.in_hand.load(std::memory_order_seq_cst) != nothing)
+      return false;
+    int const missing = its.waits_on.load(std::memory_order_relaxed);
+    return missing == nothing || now->messages.aborted() ||
+           now->messages.done(item_of(device, missing));
+  }
+  [[nodiscard]] item const& item_of(int device, int index) const {
+    return now->lowered.program_of(device)[static_cast<std::size_t>(index)];
   }
 
   //! A number that changes when a device begins an item, waits for another one or ends its errand.
   [[nodiscard]] std::uint64_t whereabouts() const noexcept {
     std::uint64_t all = 1;
-    for (int device = 0; device < devices; ++device)
-      for (device_standing const& its = share.devices[device];
+    for (int device = 0; device < device_count; ++device)
+      for (device_standing const& its = devices[device];
            int const part : {its.position.load(std::memory_order_relaxed),
                              its.waits_on.load(std::memory_order_relaxed),
                              its.at_home.load(std::memory_order_relaxed) ? 1 : 0})
         all = all * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(part);
     return all;
   }
-
   //! A device that has not ended the errand; one in a call, if there is one.
   [[nodiscard]] int unreturned() const noexcept {
     int found = 0;
-    for (int device = devices - 1; device >= 0; --device)
-      if (!share.is_home(device) && (is_in_call(device) || !is_in_call(found)))
+    for (int device = device_count - 1; device >= 0; --device)
+      if (!is_home(device) && (is_in_call(device) || !is_in_call(found)))
         found = device;
     return found;
   }
-
-  //! How many are in a call of the user's, or between two.
-  [[nodiscard]] int devices_in_calls() const noexcept {
-    int count = 0;
-    for (int device = 0; device < devices; ++device)
-      count += is_in_call(device) ? 1 : 0;
-    return count;
-  }
-
+  //! True for a device that is in a call of the user's, or between two.
   [[nodiscard]] bool is_in_call(int device) const noexcept {
-    return !share.is_home(device) && (what.load(std::memory_order_relaxed) != errand::step ||
-                                      share.devices[device].in_hand.load() != nothing);
-  }
-
-  [[nodiscard]] std::string name(int device, int index) const {
-    return describe(now->lowered.program_of(device)[static_cast<std::size_t>(index)], now->lowered);
+    return !is_home(device) && (what.load(std::memory_order_relaxed) != errand::step ||
+                                devices[device].in_hand.load() != nothing);
   }
 
   //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
   [[nodiscard]] std::string not_back(int device) const {
-    if (what.load(std::memory_order_relaxed) == errand::start)
-      return " is not back from thread_options::on_start";
-    if (what.load(std::memory_order_relaxed) == errand::tell)
-      return " is not back from memory_moved";
-    auto const at =
-      static_cast<std::size_t>(share.devices[device].position.load(std::memory_order_relaxed));
-    auto const steps = now->lowered.program_of(device);
-    if (at >= steps.size())
-      return " is not back from the end of its program";
-    return " is not back from the " + describe_subject(steps[at], now->lowered.over);
+    errand const why = what.load(std::memory_order_relaxed);
+    if (why != errand::step)
+      return std::string(" is not back from ") + call_of(why);
+    int const at = devices[device].position.load(std::memory_order_relaxed);
+    return " is not back from the " + describe_subject(item_of(device, at), now->lowered.over);
   }
-
   //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
   [[nodiscard]] std::string standing(int culprit) const {
     std::string text;
@@ -536,25 +463,22 @@ struct thread_board {
       text = ": device " + std::to_string(culprit) + not_back(culprit);
     if (what.load(std::memory_order_relaxed) != errand::step)
       return text;
-    for (int device = 0; device < devices; ++device) {
-      device_standing const& its = share.devices[device];
-      int const at = its.position.load(std::memory_order_relaxed);
-      int const waited = its.waits_on.load(std::memory_order_relaxed);
-      auto const steps = now->lowered.program_of(device);
+    plan const& work = now->lowered;
+    for (int device = 0; device < device_count; ++device) {
+      int const at = devices[device].position.load(std::memory_order_relaxed);
+      int const waited = devices[device].waits_on.load(std::memory_order_relaxed);
       text += "\n  device " + std::to_string(device);
-      if (!its.at_home.load() && can_go_on(device)) {
-        text += share.running.load() == 0 ? " could go on, but no thread runs it"
-                                          : " could go on, but its thread runs another one";
-      } else if (waited != nothing) {
-        text +=
-          " waits for device " +
-          std::to_string(now->lowered.message_of(steps[static_cast<std::size_t>(waited)]).peer) +
-          ": " + name(device, waited);
-      } else if (static_cast<std::size_t>(at) >= steps.size()) {
+      if (is_home(device))
         text += " has ended its program";
-      } else {
-        text += " is at item " + std::to_string(at) + ": " + name(device, at);
-      }
+      else if (can_go_on(device))
+        text += running.load() == 0 ? " could go on, but no thread runs it"
+                                    : " could go on, but its thread runs another one";
+      else if (waited != nothing)
+        text += " waits for device " +
+                std::to_string(work.message_of(item_of(device, waited)).peer) + ": " +
+                describe(item_of(device, waited), work);
+      else
+        text += " is at item " + std::to_string(at) + ": " + describe(item_of(device, at), work);
     }
     return text;
   }

@@ -7,7 +7,6 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/arena.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
@@ -27,20 +26,14 @@ struct thread_device {
   thread_board& board;
   Stages& model;
   int device;
-  thread_plan& work;
-  std::span<item const> steps;
-  host_passes& passes;
-  slot_guards& guard;
-  device_standing& standing;
-
-  thread_device(thread_board& all, Stages& of, int number)
-      : board(all), model(of), device(number), work(*all.now),
-        steps(work.lowered.program_of(number)),
-        passes(work.passes[static_cast<std::size_t>(number)]),
-        guard(all.guards[static_cast<std::size_t>(number)]), standing(all.share.devices[number]) {}
+  plan const& work = board.now->lowered;
+  rendezvous& messages = board.now->messages;
+  host_passes& passes = board.now->passes[static_cast<std::size_t>(device)];
+  slot_guards& guards = passes.guards();
+  std::span<item const> steps = work.program_of(device);
+  device_standing& standing = board.devices[device];
 
   [[nodiscard]] Stages& stages() noexcept { return model; }
-  [[nodiscard]] slot_guards& guards() noexcept { return guard; }
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(steady::now() - board.step_start).count();
   }
@@ -53,14 +46,13 @@ struct thread_device {
   //! @return whether they are, up to `last`; else `standing` names the one that is missing.
   //! @throws stopped where that one will not come.
   [[nodiscard]] bool reached(int lane, int last) {
-    int& known = work.completed[static_cast<std::size_t>(device)][static_cast<std::size_t>(lane)];
-    for (; known < last; ++known) {
+    for (int& known = passes.completed(lane); known < last; ++known) {
       item const& message = steps[static_cast<std::size_t>(known) + 1];
       if (message.what == operation::run || message.lane != lane || !posted(known + 1, message) ||
-          work.messages.done(message))
+          messages.done(message))
         continue;
       standing.waits_on.store(known + 1, std::memory_order_relaxed);
-      if (work.messages.aborted())
+      if (messages.aborted())
         throw stopped{};
       return false;
     }
@@ -71,13 +63,13 @@ struct thread_device {
   [[nodiscard]] bool ready(int next) {
     auto const count = static_cast<int>(steps.size());
     if (next == count) {
-      for (int lane = 0; lane < work.lowered.lanes_of(device); ++lane)
+      for (int lane = 0; lane < work.lanes_of(device); ++lane)
         if (!reached(lane, count - 1))
           return false;
       return true;
     }
     for (int i = next, end = end_of_group(steps, next); i < end; ++i)
-      for (int const wait : work.lowered.waits_of(steps[static_cast<std::size_t>(i)]))
+      for (int const wait : work.waits_of(steps[static_cast<std::size_t>(i)]))
         if (item const& earlier = steps[static_cast<std::size_t>(wait)];
             earlier.what != operation::run && !reached(earlier.lane, wait))
           return false;
@@ -99,36 +91,29 @@ struct thread_device {
     begin(first);
     for (item const& step : group) {
       if (step.what == operation::receive)
-        guard.before(step);
-      if (work.messages.post(step, guard.memory().message(step).data))
-        board.share.open(board.share.thread_of(work.lowered.message_of(step).peer));
+        guards.before(step);
+      if (messages.post(step, guards.memory().message(step).data))
+        board.threads[board.thread_of(work.message_of(step).peer)].door.open();
     }
   }
 
   [[nodiscard]] bool begins_again() {
     if (passes.begins_again())
-      work.messages.leave_some();
+      messages.leave_some();
     return passes.begins_again();
   }
 
-  void finish() {
-    passes.wait_for_all(*this);
-    guard.check_all();
-    standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
-  }
+  void finish() { passes.finish(*this); }
 
   //! Goes on with the program, and turns whatever a stage throws into the step's failure.
   //! @return whether it is over, by its end or by a failure; else it waits for a message, which
   //! `standing` names.
   [[nodiscard]] bool advance() noexcept {
     try {
-      if (!detail::advance(
-            work.lowered, device, standing.next, *this, [](thread_device& own, int next) {
-              return own.ready(next);
-            }))
+      if (!detail::advance(work, device, standing.next, *this, [](thread_device& own, int next) {
+            return own.ready(next);
+          }))
         return false;
-      if (passes.begins_again())
-        board.again.store(true, std::memory_order_relaxed);
     } catch (stopped const&) { // the failure is another's, or has been noted
     } catch (...) {
       note();
@@ -141,12 +126,12 @@ struct thread_device {
 private:
   //! Where the iteration begins again, most messages are not.
   [[nodiscard]] bool posted(int index, item const& message) const {
-    return !passes.begins_again() || index < behind_validation(work.lowered, device) ||
-           arrives_early(work.lowered, device, message);
+    return !passes.begins_again() || index < behind_validation(work, device) ||
+           arrives_early(work, device, message);
   }
 
   void begin(int index) {
-    if (work.messages.aborted())
+    if (messages.aborted())
       throw stopped{};
     standing.waits_on.store(nothing, std::memory_order_relaxed);
     standing.position.store(index, std::memory_order_relaxed);
@@ -157,7 +142,7 @@ private:
     auto const at = static_cast<std::size_t>(standing.position.load(std::memory_order_relaxed));
     board.fail(device,
                "run: device " + std::to_string(device) + " failed in the " +
-                 describe_subject(steps[at], work.lowered) + ": " + words_of_exception(),
+                 describe_subject(steps[at], work) + ": " + words_of_exception(),
                std::current_exception());
   }
 };
@@ -167,29 +152,28 @@ private:
 template <class Stages>
 [[gnu::always_inline]] inline bool
 advance_device(thread_board& board, Stages& stages, int device, int thread) noexcept {
-  thread_share& share = board.share;
-  if (!share.take(device, thread))
+  if (!board.take(device, thread))
     return false;
-  if (thread_device<Stages>(board, stages, device).advance())
-    share.devices[device].at_home.store(true, std::memory_order_release);
-  share.put_back(device, thread);
+  if (thread_device<Stages>{board, stages, device}.advance())
+    board.devices[device].at_home.store(true, std::memory_order_release);
+  board.put_back(device, thread);
   return true;
 }
 
 //! Runs the devices of a thread, each for as far as it can go, until none is left.
 template <class Stages>
 void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
-  thread_share& share = board.share;
   auto const advance = [&](int device) {
     if (board.can_go_on(device))
       (void)advance_device(board, stages, device, thread);
     return false;
   };
-  auto const come = [&] { return board.has_work(thread); };
-  while (share.has_any(thread)) {
-    (void)share.any_of(thread, advance);
-    if (!spin_until(board.spin_in_step, come))
-      share.threads[thread].door.wait(come);
+  auto const can_go_on = [&](int device) { return board.can_go_on(device); };
+  auto const come = [&] { return !board.has_any(thread) || board.any_of(thread, can_go_on); };
+  while (board.has_any(thread)) {
+    (void)board.any_of(thread, advance);
+    if (!spin_until(board.spin(0), come))
+      board.threads[thread].door.wait(come);
   }
 }
 

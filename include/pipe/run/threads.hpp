@@ -5,7 +5,6 @@
 //! @brief Plans on the threads of this process. Header for
 //! pipelining::thread_runner.
 
-#include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/context.hpp>
@@ -29,41 +28,6 @@
 
 namespace pipelining::inline v0_3 {
 
-namespace detail {
-
-//! The threads of a runner. One that is in a stage which has not returned is left to itself; it
-//! owns the board, with all that it may still touch.
-struct thread_crew {
-  std::shared_ptr<thread_board> board;
-  std::vector<std::thread> workers;
-
-  explicit thread_crew(std::shared_ptr<thread_board> shared) : board(std::move(shared)) {}
-  thread_crew(thread_crew const&) = delete;
-  thread_crew& operator=(thread_crew const&) = delete;
-  ~thread_crew() {
-    std::string lost;
-    for (int device = 0; device < board->devices; ++device)
-      if (board->share.running.load(std::memory_order_acquire) != 0 && board->is_in_call(device))
-        lost +=
-          "run: device " + std::to_string(device) + board->not_back(device) +
-          "; its thread is left, and keeps the memory of its runner; the stages must live on\n";
-    std::vector<bool> left;
-    for (std::size_t thread = 0; thread < workers.size(); ++thread)
-      left.push_back(board->share.is_away(static_cast<int>(thread)));
-    board->dismiss();
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-      if (left[i])
-        workers[i].detach();
-      else
-        workers[i].join();
-    }
-    if (!lost.empty())
-      (void)std::fputs(lost.c_str(), stderr);
-  }
-};
-
-} // namespace detail
-
 //! @brief Runs plans on threads, step after step, on the stages of the user.
 //!
 //! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
@@ -84,16 +48,13 @@ public:
   //! calls; run_error when the machine gives no thread, and when `thread_options::on_start` throws
   //! (its exception is nested) or does not return before the deadline.
   thread_runner(plan work, Stages& stages, thread_options options = {})
-      : stages_(&stages), crew_(std::make_shared<detail::thread_board>(work.over.extents.devices,
-                                                                       std::move(options))),
-        board_(crew_.board.get()) {
+      : thread_runner(work.over.extents.devices, stages, std::move(options)) {
     (void)board_->put(std::move(work), 0, stages);
     try {
-      for (int thread = 0; thread < board_->share.thread_count; ++thread)
-        crew_.workers.emplace_back(
-          [board = crew_.board, &stages, thread] { serve(*board, stages, thread); });
+      for (int thread = 0; thread < board_->thread_count; ++thread)
+        threads_.emplace_back([board = board_, &stages, thread] { serve(*board, stages, thread); });
     } catch (std::system_error const& error) {
-      auto const device = static_cast<int>(crew_.workers.size());
+      auto const device = static_cast<int>(threads_.size());
       throw run_error("run: this machine gives no thread to device " + std::to_string(device) +
                         ": " + error.code().message() +
                         "; allow the process more threads or memory (ulimit -u, ulimit -v)",
@@ -107,7 +68,24 @@ public:
 
   //! @brief Ends the threads. One that is in a stage which has not returned is left to itself, with
   //! the memory of the runner; a line on stderr says so. The stages must live on then.
-  ~thread_runner() = default;
+  ~thread_runner() {
+    for (int device = 0; device < board_->device_count; ++device)
+      if (board_->is_in_call(device))
+        std::fprintf(stderr,
+                     "run: device %d%s; its thread is left, and keeps the memory of its runner; "
+                     "the stages must live on\n",
+                     device,
+                     board_->not_back(device).c_str());
+    board_->what.store(detail::errand::end, std::memory_order_relaxed);
+    for (int thread = 0; std::thread & each : threads_) {
+      bool const away = board_->is_away(thread);
+      board_->call(thread++);
+      if (away)
+        each.detach();
+      else
+        each.join();
+    }
+  }
 
   //! @brief Takes a further plan, which `step(number)` runs.
   //!
@@ -139,7 +117,7 @@ public:
   //! @brief The same by numbers of bytes on each device: `plan.arena_bytes` and `plan.host_bytes`.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
     reserve([&] {
-      for (int device = 0; device < board_->devices; ++device)
+      for (int device = 0; device < board_->device_count; ++device)
         board_->reserve(device, bytes, host_bytes);
     });
   }
@@ -169,9 +147,7 @@ public:
   //! @brief True when the last step found the optimizer's step of the iteration before wrong: that
   //! one is right now, and the iteration must begin again, with a plan that has nothing to
   //! validate.
-  [[nodiscard]] bool begins_again() const noexcept {
-    return board_->again.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] bool begins_again() const noexcept { return board_->again; }
 
   //! @brief The rows of the totals of the last step, if its plan has any, else none. They are there
   //! until the next step. Where the plan before is validated and nothing else, they are its rows.
@@ -190,6 +166,11 @@ public:
   }
 
 private:
+  //! Without threads. The destructor ends those that are started after this, whatever is thrown.
+  thread_runner(int devices, Stages& stages, thread_options options)
+      : stages_(&stages),
+        board_(std::make_shared<detail::thread_board>(devices, std::move(options))) {}
+
   plan_number put(plan work, std::size_t at) {
     refuse_while_stuck();
     plan_number const number = board_->put(std::move(work), at, *stages_);
@@ -204,84 +185,66 @@ private:
   }
 
   static void serve(detail::thread_board& board, Stages& stages, int thread) {
-    detail::thread_share& share = board.share;
-    detail::thread_standing& own = share.threads[thread];
+    detail::thread_standing& own = board.threads[thread];
     for (int seen = 0;;) {
       auto const called = [&] { return own.called.load(std::memory_order_seq_cst) != seen; };
-      if (!detail::spin_until(board.spin_between_steps, called))
+      // Between two steps the caller wants a core as well.
+      if (!detail::spin_until(board.spin(1), called))
         own.door.wait(called);
       ++seen;
       detail::errand const what = board.what.load(std::memory_order_relaxed);
       if (what == detail::errand::end)
         return;
-      if (what == detail::errand::start)
-        start(board, thread);
       if (what == detail::errand::step) // in which this thread may be given devices at any time
         detail::run_devices(board, stages, thread);
       else
-        (void)share.any_of(thread, [&](int device) {
-          look_after_memory(board, stages, device, what);
-          share.devices[device].at_home.store(true, std::memory_order_relaxed);
-          return false;
-        });
-      share.go_home(thread);
+        prepare(board, stages, thread, what);
+      board.go_home(thread);
     }
   }
 
-  static void look_after_memory(detail::thread_board& board,
-                                Stages& stages,
-                                int device,
-                                detail::errand what) noexcept {
-    if (what == detail::errand::touch)
-      board.touch(device);
-    if (what == detail::errand::tell)
-      guarded(board, device, "memory_moved", [&] {
-        detail::tell_moved(stages, board.plans.front()->lowered, device);
-      });
-  }
-
-  static void start(detail::thread_board& board, int thread) noexcept {
-    int const count = board.share.thread_count;
-    int const device = (thread * board.devices + count - 1) / count; // the first of its own
-    guarded(board, device, "thread_options::on_start", [&] {
-      if (board.options.on_start)
-        board.options.on_start(thread, count);
-    });
-  }
-
-  //! Calls code of the user next to steps.
-  template <class Call>
+  //! Does what comes before a step, for the devices of a thread.
   static void
-  guarded(detail::thread_board& board, int device, char const* name, Call call) noexcept {
-    try {
-      call();
-    } catch (...) {
-      board.fail(device,
-                 "run: " + std::string(name) + " failed on device " + std::to_string(device) +
-                   ": " + detail::words_of_exception(),
-                 std::current_exception());
-    }
+  prepare(detail::thread_board& board, Stages& stages, int thread, detail::errand what) noexcept {
+    bool starts = what == detail::errand::start && board.options.on_start;
+    (void)board.any_of(thread, [&](int device) {
+      try {
+        if (std::exchange(starts, false))
+          board.options.on_start(thread, board.thread_count);
+        if (what == detail::errand::touch)
+          board.touch(device);
+        if (what == detail::errand::tell)
+          detail::tell_moved(stages, board.plans.front()->lowered, device);
+      } catch (...) {
+        board.fail(device,
+                   std::string("run: ") + detail::call_of(what) + " failed on device " +
+                     std::to_string(device) + ": " + detail::words_of_exception(),
+                   std::current_exception());
+      }
+      board.devices[device].at_home.store(true, std::memory_order_relaxed);
+      return false;
+    });
   }
 
   //! Sends the threads and waits for them; raises what went wrong.
   void complete(detail::errand why) {
-    board_->send(why);
-    if (!board_->gather())
-      stuck_device_ = board_->unreturned();
-    board_->raise_failure();
+    board_->send(why, why == detail::errand::step ? board_->active.load() : board_->thread_count);
+    board_->gather();
   }
 
   void refuse_while_stuck() const {
-    if (board_->share.running.load(std::memory_order_acquire) != 0)
-      throw run_error("run: a stage of an earlier step has not returned yet, on device " +
-                        std::to_string(stuck_device_) + "; nothing can run before it does",
-                      stuck_device_);
+    if (board_->running.load(std::memory_order_acquire) == 0)
+      return;
+    int const device = board_->unreturned();
+    throw run_error("run: a stage of an earlier step has not returned yet, on device " +
+                      std::to_string(device) + "; nothing can run before it does",
+                    device);
   }
 
   Stages* stages_;
-  detail::thread_crew crew_;
-  detail::thread_board* board_;
-  int stuck_device_ = nothing;
+  // Of its threads, too: one that is left may still touch it.
+  std::shared_ptr<detail::thread_board> board_;
+  std::vector<std::thread> threads_{};
 };
 
 //! @brief Runs every pass of a plan once, on threads that live as long as the call.

@@ -121,13 +121,15 @@ concept arranges = std::copyable<Schedule> &&
   { schedule.arrange(devices, microbatches) } -> std::same_as<shape>;
 };
 
+template <class Schedule>
+concept orders_device = requires(Schedule const schedule, shape const extents, row_writer out) {
+  schedule.order(extents, 0, out);
+};
+
 //! A schedule whose order on a device follows from the extents alone, without looking at
 //! other devices.
 template <class Schedule>
-concept closed_form_schedule = arranges<Schedule> &&
-  requires(Schedule const schedule, shape const extents, int device, row_writer out) {
-  schedule.order(extents, device, out);
-};
+concept closed_form_schedule = arranges<Schedule> && orders_device<Schedule>;
 
 } // namespace detail
 
@@ -146,11 +148,6 @@ concept cost_model = requires(Cost const cost, pass const what) {
 
 namespace detail {
 
-[[noreturn]] inline void refuse_time(char const* kind, int stage, int chunk) {
-  throw std::invalid_argument(std::string("cost model: the time of ") + kind + " on stage " +
-                              std::to_string(stage) + " for chunk " + std::to_string(chunk) +
-                              " must be a finite number and not negative");
-}
 [[nodiscard]] constexpr bool is_time(double time) noexcept {
   return time >= 0 && time <= std::numeric_limits<double>::max();
 }
@@ -168,41 +165,33 @@ time_of(cost_model auto const& cost, flow const& declared, pass const& what) {
 checked_duration(cost_model auto const& cost, flow const& declared, pass const& what) {
   double const time = time_of(cost, declared, what);
   if (!is_time(time))
-    refuse_time(declared.word(what.kind), what.stage, what.chunk);
+    throw std::invalid_argument(std::string("cost model: the time of ") + declared.word(what.kind) +
+                                " on stage " + std::to_string(what.stage) + " for chunk " +
+                                std::to_string(what.chunk) +
+                                " must be a finite number and not negative");
   return time;
-}
-//! The same of a pass of training.
-[[nodiscard]] constexpr double checked_duration(cost_model auto const& cost, pass const& what) {
-  return checked_duration(cost, kinds_of_training, what);
 }
 
 //! The latency. @throws std::invalid_argument for one that is negative or not finite.
 [[nodiscard]] constexpr double checked_latency(cost_model auto const& cost) {
   double const time = cost.latency();
-  if (!is_time(time))
-    throw std::invalid_argument("cost model: the latency must be a finite number and not negative");
+  require(is_time(time), "cost model: the latency must be a finite number and not negative");
   return time;
-}
-
-//! @throws std::invalid_argument when the sum of all times is beyond what can be added up.
-constexpr void check_total(double total) {
-  if (!(total < 1e300))
-    throw std::invalid_argument("cost model: the times of all passes together are too large");
 }
 
 struct no_cost {
   [[nodiscard]] static constexpr double duration(pass const&) noexcept { return 1; }
   [[nodiscard]] static constexpr double latency() noexcept { return 0; }
 };
-//! A schedule that orders all devices together and may look at the costs: `generate(extents,
-//! cost, rows)`,
-//!        where `rows[d]` is the row_writer of device d; for a flow with several engines
-//!        `rows[e P + d]` is that of engine row e of device d.
 template <class Schedule>
-concept generated_schedule = arranges<Schedule> &&
-  requires(Schedule const schedule, shape const extents, row_writer* rows) {
+concept generates_rows = requires(Schedule const schedule, shape const extents, row_writer* rows) {
   schedule.generate(extents, no_cost{}, rows);
 };
+//! A schedule that orders all devices together and may look at the costs: `generate(extents, cost,
+//! rows)`, where `rows[d]` is the row_writer of device d; for a flow with several engines
+//! `rows[e P + d]` is that of engine row e of device d.
+template <class Schedule>
+concept generated_schedule = arranges<Schedule> && generates_rows<Schedule>;
 
 //! The flow that a schedule orders passes of: its static member `declared`, else `training`.
 template <class Schedule>
@@ -270,14 +259,6 @@ struct schedule_requirements {
   static constexpr bool arranges = requires(Schedule const plan, int number) {
     plan.arrange(number, number);
   };
-  static constexpr bool orders =
-    requires(Schedule const plan, shape const extents, row_writer row) {
-    plan.order(extents, 0, row);
-  };
-  static constexpr bool generates =
-    requires(Schedule const plan, shape const extents, row_writer* rows) {
-    plan.generate(extents, no_cost{}, rows);
-  };
 
   static_assert(std::copyable<Schedule>,
                 "schedule: a schedule is a value; this type cannot be copied and assigned. Keep "
@@ -287,7 +268,7 @@ struct schedule_requirements {
                 "missing. It gives the extents: placement, stages per device, chunks");
   static_assert(!arranges || pipelining::detail::arranges<Schedule> || !std::copyable<Schedule>,
                 "schedule: `arrange` must return a pipelining::shape");
-  static_assert(orders || generates,
+  static_assert(orders_device<Schedule> || generates_rows<Schedule>,
                 "schedule: the order of passes is missing. Write a const member `void order(shape "
                 "const& extents, int device, row_writer& out)` where it follows from the extents, "
                 "or `void generate(shape const& extents, auto const& cost, row_writer* rows)` "
@@ -304,30 +285,38 @@ template <class Schedule>
   return counts_chunks<adapted_type<Schedule>> ? extents.microbatches + 1 : 0;
 }
 
-//! Writes where stages are: [routes][S].
-//! @throws std::invalid_argument for a device that there is not.
+//! Writes where stages are, [routes][S], and where the units of microbatches begin, [M + 1], where
+//! the schedule says so itself.
+//! @throws std::invalid_argument for a device that there is not, and a number of chunks that cannot
+//! be.
 template <class Schedule>
-constexpr void write_holders(Schedule const& plan, shape const& extents, std::uint16_t* holders) {
-  if constexpr (places_stages<adapted_type<Schedule>>) {
+constexpr void
+write_tables(Schedule const& plan, shape const& extents, std::uint16_t* holders, int* first_units) {
+  constexpr bool places = places_stages<adapted_type<Schedule>>;
+  require(!places || extents.where == placement::custom,
+          "shape: a schedule with device_of places its stages itself; its arrange must give "
+          "placement::custom");
+  require(places || extents.where != placement::custom,
+          "shape: a schedule with placement::custom needs a member device_of(shape, stage, route) "
+          "that says where each stage is");
+  if constexpr (places)
     for (int i = 0; i < holder_count<Schedule>(extents); ++i) {
       int const stage = i % extents.stages();
       int const device = adapted(plan).device_of(extents, stage, i / extents.stages());
-      check_holder(extents, stage, device);
+      if (device < 0 || device >= extents.devices)
+        throw std::invalid_argument("shape: device_of gives stage " + std::to_string(stage) +
+                                    " to device " + std::to_string(device) + ", but there are " +
+                                    std::to_string(extents.devices) + " devices");
       holders[i] = static_cast<std::uint16_t>(device);
     }
-  } else {
-    check_named_placement(extents);
-  }
-}
-
-//! Writes where the units of microbatches begin: [M + 1].
-//! @throws std::invalid_argument for a number of chunks that cannot be.
-template <class Schedule>
-constexpr void write_first_units(Schedule const& plan, shape const& extents, int* first_units) {
   if constexpr (counts_chunks<adapted_type<Schedule>>)
     for (int microbatch = 0; microbatch < extents.microbatches; ++microbatch) {
       int const chunks = adapted(plan).chunks_of(extents, microbatch);
-      check_chunk_count(extents, microbatch, chunks);
+      if (chunks < 1 || chunks > extents.chunks)
+        throw std::invalid_argument("shape: chunks_of gives microbatch " +
+                                    std::to_string(microbatch) + " " + std::to_string(chunks) +
+                                    " chunks; there must be 1 to shape::chunks, " +
+                                    std::to_string(extents.chunks));
       first_units[microbatch + 1] = first_units[microbatch] + chunks;
     }
 }

@@ -159,12 +159,6 @@ namespace detail {
     return time_of(cost, declared, first) + time_of(cost, declared, second);
 }
 
-//! The same of two passes of training.
-[[nodiscard]] constexpr double
-pair_duration(cost_model auto const& cost, pass const& first, pass const& second) {
-  return pair_duration(cost, kinds_of_training, first, second);
-}
-
 //! The times between a group and other stages: what the cost model says, else those of
 //! messages.
 [[nodiscard]] constexpr group_times groups_of(cost_model auto const& cost) {
@@ -178,16 +172,18 @@ pair_duration(cost_model auto const& cost, pass const& first, pass const& second
 //! none, and all take its latency.
 [[nodiscard]] constexpr std::span<double const> links_of(cost_model auto const& cost) {
   if constexpr (requires { cost.links(); })
-    return cost.links();
-  else
-    return {};
+    if (std::span<double const> const links = cost.links(); !links.empty())
+      return links;
+  return {};
 }
 
 //! The time of a message from one device to another under a cost model.
 [[nodiscard]] constexpr double
 message_time(cost_model auto const& cost, int devices, int from, int to) {
   std::span<double const> const links = links_of(cost);
-  return message_time(links.empty() ? nullptr : links.data(), devices, cost.latency(), from, to);
+  return from == to      ? 0
+         : links.empty() ? cost.latency()
+                         : links[static_cast<std::size_t>(from * devices + to)];
 }
 
 //! The times of messages between so many devices. @throws std::invalid_argument for times that are
@@ -196,8 +192,8 @@ message_time(cost_model auto const& cost, int devices, int from, int to) {
                                                               int devices) {
   std::span<double const> const links = links_of(cost);
   auto const count = static_cast<std::size_t>(devices);
-  if (!links.empty() && links.size() != count * count)
-    throw std::invalid_argument("cost model: links need one time for each pair of devices");
+  require(links.empty() || links.size() == count * count,
+          "cost model: links need one time for each pair of devices");
   for (std::size_t i = 0; i < links.size(); ++i)
     if (i % (count + 1) != 0 && !is_time(links[i]))
       throw std::invalid_argument(
@@ -216,9 +212,9 @@ constexpr void check_cost(pipeline_view const& over, cost_model auto const& cost
   (void)checked_links(cost, over.extents.devices);
   group_times const groups = groups_of(cost);
   for (double const time : {groups.broadcast, groups.reduce})
-    if (!(time < 0) && !is_time(time))
-      throw std::invalid_argument("cost model: the times of a broadcast and of a reduce must be "
-                                  "finite numbers, or negative for those of messages");
+    require(time < 0 || is_time(time),
+            "cost model: the times of a broadcast and of a reduce must be finite numbers, or "
+            "negative for those of messages");
   for (int kind = 0; kind < over.declared->kind_count; ++kind)
     for (int stage = 0; stage < over.extents.stages(); ++stage)
       for (int chunk = 0; chunk < over.chunks_of(0); ++chunk) {

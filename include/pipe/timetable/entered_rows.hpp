@@ -21,40 +21,10 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! The number of an entry in its row. Unsigned, so that the number before the first is one that no
-//! row reaches.
-using entry_number = std::uint32_t;
-inline constexpr entry_number no_entry = ~entry_number{0};
-
-//! Where what a line is for a unit is made: one more than the entry, and above bit 30 the engine
-//! row of the device that holds the line; 0 where nobody makes it.
-using place_code = std::uint32_t;
-inline constexpr place_code place_bits = 30;
-inline constexpr place_code entry_mask = (place_code{1} << place_bits) - 1;
-
-//! No line, or no such unit.
+//! No line, or no such unit; of a place, nobody makes it.
 inline constexpr int nothing_before = -1;
 //! Several lines, or one whose maker stands in another place than most.
 inline constexpr int several_before = -2;
-
-//! The times between devices that a timetable says it has.
-struct message_times {
-  double latency;
-  group_times groups{};
-  double const* links = nullptr; //!< [P x P]; null: all take `latency`
-};
-
-//! A line whose maker on another device a pass waits for, in its own unit. `nothing_before` where
-//! all that it waits for stands before it in its own row; else `several_before`, and its
-//! dependencies say them.
-using input_line = std::int32_t;
-
-//! One row of a timetable without times.
-struct place_row {
-  pass const* passes;
-  input_line* inputs; //!< what each pass waits for outside of its row
-  entry_number count;
-};
 
 //! The errors of rows by themselves.
 struct row_findings {
@@ -68,65 +38,46 @@ struct row_findings {
   }
 };
 
-//! The place that every pass of a timetable has, by line and unit, and what each waits for.
+//! The place that every pass of a timetable has, by line and unit, and what each waits for. An
+//! entry is a number in the arrays of all rows.
 struct entered_rows {
   pipeline_view over;
-  owned<int> holders;        //!< [lines], the device of each
-  owned<place_code> cells;   //!< [lines][units]
-  owned<place_code*> places; //!< [lines] of [units]
-  owned<input_line> inputs;  //!< of all passes
-  owned<place_row> rows;     //!< [rows]
+  pass const* passes; //!< row after row
+  int const* offsets; //!< [rows + 1]
+  owned<int> holders; //!< [lines], the device of each
+  owned<int> cells;   //!< [lines][units]
+  owned<int*> places; //!< [lines] of [units], the entry that makes what a line is for a unit
+  //! For each pass, a line whose maker on another device it waits for, in its own unit.
+  //! `nothing_before` where all that it waits for stands before it in its own row; else
+  //! `several_before`, and its dependencies say them.
+  owned<int> inputs;
   row_findings found{};
 
-  //! @param offsets [rows + 1], row after row
+  //! @param begins offsets [rows + 1], row after row
   //! @param by who enters them; a device writes places of its own
   template <worker_group Workers = one_worker>
   constexpr entered_rows(pipeline_view const& of,
-                         pass const* passes,
-                         int const* offsets,
+                         pass const* listed,
+                         int const* begins,
                          Workers const& by = {});
 
-  //! The time of a message from the device that holds a line.
-  [[nodiscard]] constexpr double
-  across(message_times const& times, int line, int device) const noexcept {
-    return message_time(
-      times.links, over.extents.devices, times.latency, holders.data[line], device);
+  //! The entry that a pass waits for, or `nothing_before`.
+  [[nodiscard]] constexpr int maker_of(dependency const& from) const noexcept {
+    return places.data[from.line][from.unit];
   }
   //! The time from the end of what a pass waits for to the pass. @param device, stage of the pass
-  [[nodiscard]] constexpr double transfer(message_times const& times,
+  [[nodiscard]] constexpr double transfer(timetable_view const& table,
                                           dependency const& from,
                                           int device,
                                           int stage) const noexcept {
     return from.own ? 0
-                    : transfer_time(
-                        over, times.groups, across(times, from.line, device), from.stage, stage);
+                    : transfer_time(over,
+                                    table.groups,
+                                    table.message_time(holders.data[from.line], device),
+                                    from.stage,
+                                    stage);
   }
 };
-
-//! True when an overlapped entry is the second half of a composite pass.
-[[nodiscard]] constexpr bool completes_pair(pass const* row, entry_number entry) noexcept {
-  return entry > 0 && !row[entry - 1].overlapped;
-}
-
-//! The report on an entry that cannot stand where it stands.
-//! @param taken the row of the flow that another pass has made already, or none
-[[nodiscard]] constexpr report
-misplaced(entered_rows const& map, int number, entry_number entry, int taken) {
-  pass const* const row = map.rows[number].passes;
-  pass const what = row[entry];
-  int const device = number % map.over.extents.devices;
-  report found{report::rule::repeated_pass, device, static_cast<int>(entry), what, what};
-  if (taken != kind_links::none && taken != map.over.links_of(what).made[0]) {
-    found.other.kind = namer_of(map.over, taken, what.stage);
-  } else if (map.over.row_of(what) != number) {
-    found.broken = report::rule::wrong_device;
-    found.other = {};
-  } else if (what.overlapped && !completes_pair(row, entry)) {
-    found.broken = report::rule::lone_half;
-    found.other = {};
-  }
-  return found;
-}
 
 //! Where a pass stands, from which its links and its unit follow.
 struct entry_place {
@@ -135,6 +86,8 @@ struct entry_place {
   int first;          //!< unit of its microbatch
   int count;          //!< chunks of its microbatch
   bool still = false; //!< of a graph, whether the stage only goes forward
+  kind_links const* links = nullptr;
+  int base = 0; //!< the line of row 0 of the flow on its stage
 };
 
 //! The place of a pass where stages are no chain, or microbatches differ in chunks.
@@ -158,30 +111,24 @@ place_beyond_chains(pipeline_view const& over, pass const& what, entry_place in_
 //! One row of the map while its passes are entered, in their order.
 struct row_entrance {
   entered_rows const& map;
-  flow const& declared;
-  place_row row;
-  int number;                   //!< of the row
-  place_code* const* places_of; //!< those of the map, to write
-  input_line* inputs;           //!< those of the row, to write
-  int const* holders;           // copies, since what is written might change the others
-  shape extents;
-  int device, last_stage, stage_count, engine_row;
+  int number; //!< of the row
+  pipeline_view over = map.over;
+  flow const& declared = *over.declared;
+  pass const* passes = map.passes;
+  int first = map.offsets[number]; //!< entry
+  int* const* places = map.places; //!< copies, since what is written might change the others
+  int* inputs = map.inputs;
+  int const* holders = map.holders;
+  int device = number % over.extents.devices;
+  int engine_row = number / over.extents.devices;
+  int stage_count = over.extents.stages();
   flow_set kinds = 0;     //!< that there are, on stages like these
   flow_set runs_here = 0; //!< those on the engine of the row
-  bool one_route;
-  bool plain;      //!< stages are a chain, all microbatches have as many chunks
-  bool chain;      //!< stages are a chain
-  place_code here; //!< entries of this row have codes from here on, those after it greater ones
+  bool one_route = over.extents.routes() == 1;
+  bool chain = over.edges == nullptr;                //!< of stages
+  bool plain = chain && over.first_units == nullptr; //!< all microbatches have as many chunks
 
-  constexpr row_entrance(entered_rows const& into, int at)
-      : map(into), declared(*into.over.declared), row(into.rows[at]), number(at),
-        places_of(into.places), inputs(row.inputs), holders(into.holders),
-        extents(into.over.extents), device(at % extents.devices), last_stage(extents.stages() - 1),
-        stage_count(last_stage + 1), engine_row(at / extents.devices),
-        one_route(extents.routes() == 1),
-        plain(map.over.edges == nullptr && map.over.first_units == nullptr),
-        chain(map.over.edges == nullptr),
-        here((static_cast<place_code>(engine_row) << place_bits) + 1) {
+  constexpr row_entrance(entered_rows const& into, int at) : map(into), number(at) {
     for (int kind = 0; kind < declared.kind_count; ++kind)
       if (kind_of_pass const& one = declared.kinds[kind];
           one.exists() && (!chain || !one.in_groups)) {
@@ -193,70 +140,87 @@ struct row_entrance {
   //! The place of a pass.
   [[nodiscard]] constexpr entry_place place_of(pass const& what) const noexcept {
     int const stage = what.stage;
-    int const where = (stage > 0 ? 1 : 0) + (stage < last_stage ? 2 : 0);
-    bool const known = static_cast<int>(what.kind) < flow::most_kinds && stage <= last_stage &&
-                       what.microbatch < extents.microbatches && holds(kinds, index_of(what.kind));
-    entry_place const place{known, where, what.microbatch * extents.chunks, extents.chunks};
-    return plain ? place : place_beyond_chains(map.over, what, place);
+    int const where = (stage > 0 ? 1 : 0) + (stage + 1 < stage_count ? 2 : 0);
+    bool const known = static_cast<int>(what.kind) < flow::most_kinds && stage < stage_count &&
+                       what.microbatch < over.extents.microbatches &&
+                       holds(kinds, index_of(what.kind));
+    int const chunks = over.extents.chunks;
+    entry_place const place{known, where, what.microbatch * chunks, chunks};
+    return plain ? place : place_beyond_chains(over, what, place);
+  }
+  //! True when an overlapped entry is the second half of a composite pass.
+  [[nodiscard]] constexpr bool completes_pair(int entry) const noexcept {
+    return entry > first && !passes[entry - 1].overlapped;
   }
 
   //! Whether what an entry waits for does not stand before it in the row.
-  //! @param behind entries of the row that it may wait for
-  [[nodiscard]] constexpr bool lacks(int line, int unit, place_code behind) const noexcept {
-    return places_of[line][unit] - here >= behind; // those before it have codes from here on
+  //! @param before entries of the row that it may wait for
+  [[nodiscard]] constexpr bool lacks(int line, int unit, unsigned before) const noexcept {
+    return static_cast<unsigned>(places[line][unit] - first) >= before; // nobody is a large number
   }
   //! Finds what an entry waits for.
-  //! @param base the line of row 0 of the flow on its stage
-  constexpr void find_waits(entry_number i,
-                            kind_links const& links,
-                            int base,
-                            entry_place const& place,
-                            pass const& what) const noexcept {
+  constexpr void find_waits(int entry, entry_place const& place, pass const& what) const noexcept {
+    kind_links const& links = *place.links;
+    int const base = place.base;
     int const unit = place.first + what.chunk;
-    place_code const behind = what.overlapped ? i - 1 : i; // a pair does not feed itself
+    // A pair does not feed itself.
+    auto const before = static_cast<unsigned>(entry - first - (what.overlapped ? 1 : 0));
     bool const there = links.input_step == group_step ? !chain
                        : links.input_step < 0         ? (place.where & has_before) != 0
                                                       : (place.where & has_after) != 0;
-    input_line input = links.input != kind_links::none && there ? several_before : nothing_before;
+    int input = links.input != kind_links::none && there ? several_before : nothing_before;
     if (int const line = base + links.input * stage_count + links.input_step;
         chain && input == several_before)
       input = holders[line] != device     ? line
-              : lacks(line, unit, behind) ? several_before
+              : lacks(line, unit, before) ? several_before
                                           : nothing_before;
     for (int k = 0; k < kind_links::most_own && links.own[k] != kind_links::none; ++k)
-      if (lacks(base + links.own[k] * stage_count, unit, behind))
+      if (lacks(base + links.own[k] * stage_count, unit, before))
         input = several_before;
     if (links.chunk_step != 0 && place.count > 1) {
       int const other = what.chunk + links.chunk_step;
       if (other >= 0 && other < place.count &&
-          lacks(base + links.made[0] * stage_count, place.first + other, behind))
+          lacks(base + links.made[0] * stage_count, place.first + other, before))
         input = several_before;
     }
-    inputs[i] = input;
+    inputs[entry] = input;
   }
 
   //! Enters the lines that an entry makes. Counts those that are wanted.
   //! @return the row of the flow of a line that it cannot make, or none
-  constexpr int enter(entry_number i,
-                      kind_links const& links,
-                      int base,
-                      entry_place const& place,
-                      pass const& what,
-                      int& entered) const noexcept {
+  constexpr int
+  enter(int entry, entry_place const& place, pass const& what, int& entered) const noexcept {
+    kind_links const& links = *place.links;
     int const unit = place.first + what.chunk;
-    place_code& at = places_of[base + links.made[0] * stage_count][unit];
-    if (holders[base] != device || !holds(runs_here, index_of(what.kind)) || at != 0 ||
-        (what.overlapped && !completes_pair(row.passes, i)))
+    int& at = places[place.base + links.made[0] * stage_count][unit];
+    if (holders[place.base] != device || !holds(runs_here, index_of(what.kind)) || at >= 0 ||
+        (what.overlapped && !completes_pair(entry)))
       return links.made[0];
-    at = here + i;
+    at = entry;
     entered += place.still ? 1 : links.wanted; // what others read, or all
     int taken = kind_links::none;
     for (int k = 1; k < 3 && links.made[k] != kind_links::none; ++k) {
-      place_code& also = places_of[base + links.made[k] * stage_count][unit];
-      taken = also == 0 ? taken : links.made[k];
-      also = also == 0 ? here + i : also;
+      int& also = places[place.base + links.made[k] * stage_count][unit];
+      taken = also < 0 ? taken : links.made[k];
+      also = also < 0 ? entry : also;
     }
     return taken;
+  }
+  //! The report on an entry that cannot stand where it stands.
+  //! @param taken the row of the flow that another pass has made already, or none
+  [[nodiscard]] constexpr report misplaced(int entry, int taken) const {
+    pass const what = passes[entry];
+    report found{report::rule::repeated_pass, device, entry - first, what, what};
+    if (taken != over.links_of(what).made[0]) {
+      found.other.kind = namer_of(over, taken, what.stage);
+    } else if (over.row_of(what) != number) {
+      found.broken = report::rule::wrong_device;
+      found.other = {};
+    } else if (what.overlapped && !completes_pair(entry)) {
+      found.broken = report::rule::lone_half;
+      found.other = {};
+    }
+    return found;
   }
 };
 
@@ -264,28 +228,27 @@ struct row_entrance {
 //! exist waits for nothing.
 constexpr row_findings enter_row(row_entrance const into) {
   row_findings found{};
-  place_row const& row = into.row;
   int entered = 0;
-  for (entry_number i = 0; i < row.count; ++i) {
-    pass const what = row.passes[i];
-    entry_place const place = into.place_of(what);
+  for (int entry = into.first, end = into.map.offsets[into.number + 1]; entry < end; ++entry) {
+    pass const what = into.passes[entry];
+    entry_place place = into.place_of(what);
     if (!place.known || what.chunk >= place.count ||
-        (place.still && !is_wanted(into.map.over, what.kind, what.stage))) {
-      into.inputs[i] = nothing_before;
+        (place.still && !is_wanted(into.over, what.kind, what.stage))) {
+      into.inputs[entry] = nothing_before;
       if (found.first)
-        found.first = {report::rule::unknown_pass, into.device, static_cast<int>(i), what, {}};
+        found.first = {report::rule::unknown_pass, into.device, entry - into.first, what, {}};
       continue;
     }
-    kind_links const& links = into.declared.links[index_of(what.kind)][place.where / has_after];
-    int const route = into.one_route ? 0 : into.extents.route_of(what.microbatch);
-    int const base = route * into.declared.rows * into.stage_count + what.stage;
-    int const taken = into.enter(i, links, base, place, what, entered);
+    place.links = &into.declared.links[index_of(what.kind)][place.where / has_after];
+    int const route = into.one_route ? 0 : into.over.extents.route_of(what.microbatch);
+    place.base = route * into.declared.rows * into.stage_count + what.stage;
+    int const taken = into.enter(entry, place, what, entered);
     if (taken == kind_links::none)
-      into.find_waits(i, links, base, place, what);
+      into.find_waits(entry, place, what);
     else
-      into.inputs[i] = several_before; // another row may write the places of its stage
+      into.inputs[entry] = several_before; // another row may write the places of its stage
     if (taken != kind_links::none && found.first)
-      found.first = misplaced(into.map, into.number, i, taken);
+      found.first = into.misplaced(entry, taken);
   }
   found.entered = entered;
   return found;
@@ -309,7 +272,7 @@ constexpr row_findings enter_row(row_entrance const into) {
       if (!wants(over, line / over.extents.stages(), line % over.extents.stages()))
         break;
       pass const what = pass_at(over, line * over.units() + unit);
-      if (map.places[line + over.extents.route_of(what.microbatch) * one_way][unit] == 0)
+      if (map.places[line + over.extents.route_of(what.microbatch) * one_way][unit] < 0)
         return {report::rule::missing_pass, device_of(over, what), 0, what, {}};
     }
   return {};
@@ -317,11 +280,12 @@ constexpr row_findings enter_row(row_entrance const into) {
 
 template <worker_group Workers>
 constexpr entered_rows::entered_rows(pipeline_view const& of,
-                                     pass const* passes,
-                                     int const* offsets,
+                                     pass const* listed,
+                                     int const* begins,
                                      Workers const& by)
-    : over(of), holders(of.lines()), cells(std::int64_t{of.lines()} * of.units(), 0),
-      places(of.lines()), inputs(offsets[of.row_count()]), rows(of.row_count()) {
+    : over(of), passes(listed), offsets(begins), holders(of.lines()),
+      cells(std::int64_t{of.lines()} * of.units(), nothing_before), places(of.lines()),
+      inputs(offsets[of.row_count()]) {
   for (int line = 0; line < over.lines(); ++line) {
     int const route = line / (over.declared->rows * over.extents.stages());
     holders[line] =
@@ -332,15 +296,11 @@ constexpr entered_rows::entered_rows(pipeline_view const& of,
   owned<row_findings> const of_rows(over.row_count(), {});
   worker_parts const parts(devices, by.count());
   by.run(parts.count, [&](int part) {
-    for (int engine_row = 0; engine_row < over.declared->engines; ++engine_row) {
+    for (int engine_row = 0; engine_row < over.declared->engines; ++engine_row)
       for (int device = parts.first(part); device < parts.first(part + 1); ++device) {
         int const row = engine_row * devices + device;
-        int const first = offsets[row];
-        rows[row] = {
-          passes + first, inputs + first, static_cast<entry_number>(offsets[row + 1] - first)};
         of_rows[row] = enter_row(row_entrance(*this, row));
       }
-    }
   });
   for (int row = 0; row < over.row_count(); ++row)
     found.add(of_rows[row]);

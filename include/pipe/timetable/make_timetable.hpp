@@ -54,13 +54,10 @@ struct stuck_pass {
       pass const& what = table.passes[entry];
       dependency_list const needed(over, what);
       for (int k = 0; k < needed.count; ++k) {
-        dependency const from = needed[k];
-        place_code const at = entered.places[from.line][from.unit];
-        int const to =
-          entered.holders[from.line] + static_cast<int>(at >> place_bits) * over.extents.devices;
-        int const other = table.offsets[to] + static_cast<int>(at & entry_mask) - 1;
-        if (at != 0 && !(table.starts[other] >= 0))
-          result[static_cast<std::size_t>(row)].push_back({entry, row, other, to});
+        int const other = entered.maker_of(needed[k]);
+        if (other != nothing_before && !(table.starts[other] >= 0))
+          result[static_cast<std::size_t>(row)].push_back(
+            {entry, row, other, over.row_of(table.passes[other])});
       }
     }
   }
@@ -187,8 +184,7 @@ template <class Schedule>
                   .edges = edges_by(plan, extents, frozen_by(plan))};
   result.holders.resize(static_cast<std::size_t>(holder_count<Schedule>(extents)));
   result.first_units.resize(static_cast<std::size_t>(first_unit_count<Schedule>(extents)));
-  write_holders(plan, extents, result.holders.data());
-  write_first_units(plan, extents, result.first_units.data());
+  write_tables(plan, extents, result.holders.data(), result.first_units.data());
   return result;
 }
 

@@ -29,6 +29,19 @@ namespace detail {
   return entries;
 }
 
+//! The entries that each entry waits for. @complexity O(n) for n entries, O(n P) with groups
+[[nodiscard]] inline std::vector<std::vector<int>> makers_of(timetable_view const& table) {
+  std::vector<int> const entries = entries_of(table);
+  std::vector<std::vector<int>> makers(static_cast<std::size_t>(table.size()));
+  for (std::size_t i = 0; i < makers.size(); ++i) {
+    dependency_list const needed(table.over, table.passes[i]);
+    for (int k = 0; k < needed.count; ++k)
+      if (int const maker = entries[static_cast<std::size_t>(needed.index(k))]; maker >= 0)
+        makers[i].push_back(maker);
+  }
+  return makers;
+}
+
 //! When the first pass of a device starts.
 [[nodiscard]] constexpr double first_start(timetable_view table, int device) noexcept {
   return table.row_size(device) == 0 ? 0 : table.starts[table.offsets[device]];

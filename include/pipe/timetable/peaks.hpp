@@ -91,12 +91,8 @@ struct row_walk {
 template <class Visit>
 constexpr void walk_device(timetable_view const& table, int device, Visit const& visit) {
   int const devices = table.over.extents.devices;
-  if (table.offsets[devices] == table.offsets[table.rows()]) { // no other engine has a pass
-    for (row_walk at{table, device}; !at.done(); at.advance())
-      visit(at);
-    return;
-  }
-  int const engines = table.over.declared->engines;
+  bool const alone = table.offsets[devices] == table.size(); // no other engine has a pass
+  int const engines = alone ? 1 : table.over.declared->engines;
   row_walk walks[flow::engine_count] = {{table, device},
                                         {table, engines > 1 ? device + devices : device},
                                         {table, engines > 2 ? device + 2 * devices : device},
@@ -142,6 +138,14 @@ peak_of(timetable_view const& table, int device, slot_class pool, Weight const& 
   });
 }
 
+//! The most slots of a pool that a device holds at once, in chunks of one stage. A pass
+//! takes them at its start and gives them back at its end, as its flow says.
+//! @complexity O(n) for the n passes of the device.
+[[nodiscard]] constexpr int
+peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
+  return peak_of<int>(table, device, pool, [](pass const&) { return 1; });
+}
+
 } // namespace detail
 
 //! @brief A fraction kept as it was given; comparisons look at its value, so ratio{2, 4} ==
@@ -165,18 +169,6 @@ struct ratio {
     return a.numerator * b.denominator <=> b.numerator * a.denominator;
   }
 };
-
-namespace detail {
-
-//! The most slots of a pool that a device holds at once, in chunks of one stage. A pass
-//! takes them at its start and gives them back at its end, as its flow says.
-//! @complexity O(n) for the n passes of the device.
-[[nodiscard]] constexpr int
-peak_chunks(timetable_view table, int device, slot_class pool) noexcept {
-  return detail::peak_of<int>(table, device, pool, [](pass const&) { return 1; });
-}
-
-} // namespace detail
 
 //! @brief The most chunks of activations that a device holds at once. In training, a forward pass
 //! takes one and `backward` or `backward_weight` gives it back.

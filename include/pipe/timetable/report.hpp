@@ -48,13 +48,6 @@ struct report {
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == rule::none; }
 };
 
-namespace detail {
-
-//! No limit on the activations of a device.
-inline constexpr int unlimited = 0x7fffffff;
-
-} // namespace detail
-
 //! @brief A pass in the words of its flow: "forward of stage 2, microbatch 5" and, where chunks
 //! are in use, ", chunk 1".
 [[nodiscard]] inline std::string describe(pass const& what, pipeline_view const& over) {

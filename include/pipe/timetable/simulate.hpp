@@ -4,11 +4,11 @@
 //! @file
 //! @brief Times of passes in a given order. Header for pipelining::simulate.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/entered_rows.hpp>
@@ -61,7 +61,6 @@ inline void hold_back(dynamic_timetable& table) {
     return;
   auto const at = [](int number) { return static_cast<std::size_t>(number); };
   int const devices = over.extents.devices;
-  double const* const links = table.links.empty() ? nullptr : table.links.data();
   std::vector<int> const entries = entries_of(table);
   std::vector<int> held;
   for (int row = 0; row < devices; ++row)
@@ -94,7 +93,7 @@ inline void hold_back(dynamic_timetable& table) {
         break;
       }
       int const to = device_of(over, reads);
-      double const message = message_time(links, devices, table.latency, device, to);
+      double const message = table.view().message_time(device, to);
       bool const ahead = to != device && reader > table.offsets[at(to)];
       double const start = table.starts[at(ahead ? reader - 1 : reader)];
       double arrives = start - message; // negative of a reader that has no time
@@ -113,19 +112,16 @@ inline void hold_back(dynamic_timetable& table) {
 //! An order in the arrays of a timetable with the times of messages of this cost, in which nothing
 //! has run.
 [[nodiscard]] dynamic_timetable untimed(device_orders orders, cost_model auto const& cost) {
-  int const devices = orders.over.extents.devices;
-  message_times const messages = messages_of(cost, devices);
+  std::span<double const> const links = checked_links(cost, orders.over.extents.devices);
   std::size_t const size = orders.passes.size();
-  dynamic_timetable result{.over = std::move(orders.over),
-                           .latency = messages.latency,
-                           .passes = std::move(orders.passes),
-                           .starts = std::vector<double>(size),
-                           .ends = std::vector<double>(size),
-                           .offsets = std::move(orders.offsets),
-                           .groups = messages.groups};
-  if (messages.links != nullptr)
-    result.links.assign(messages.links, messages.links + devices * devices);
-  return result;
+  return {.over = std::move(orders.over),
+          .latency = cost.latency(),
+          .passes = std::move(orders.passes),
+          .starts = std::vector<double>(size),
+          .ends = std::vector<double>(size),
+          .offsets = std::move(orders.offsets),
+          .groups = groups_of(cost),
+          .links = {links.begin(), links.end()}};
 }
 
 //! The rows of a timetable, entered.
@@ -135,12 +131,7 @@ inline void hold_back(dynamic_timetable& table) {
 
 //! Times a whole timetable.
 void run(dynamic_timetable& table, entered_rows const& rows, cost_model auto const& cost) {
-  run(rows,
-      table.offsets.data(),
-      table.starts.data(),
-      table.ends.data(),
-      {table.latency, table.groups, table.view().links},
-      cost);
+  run(rows, table, table.starts.data(), table.ends.data(), cost);
   hold_back(table);
 }
 

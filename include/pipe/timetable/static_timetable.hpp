@@ -32,11 +32,23 @@ namespace detail {
 template <class Schedule, cost_model Cost, class Append>
 [[nodiscard]] constexpr report order_rows(
   Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Append append) {
+  constexpr bool closed = closed_form_schedule<Schedule>; // one row after the other
   int const capacity = row_capacity(over);
   int const rows = over.row_count();
+  int const kept = closed ? 1 : rows;
+  owned<pass> const storage(std::int64_t{kept} * (capacity + 1));
+  owned<row_writer> const writers(kept);
+  for (int row = 0; row < kept; ++row)
+    writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * (capacity + 1), capacity};
+  if constexpr (!closed)
+    plan.generate(over.extents, cost, writers);
   report result;
   offsets[0] = 0;
-  auto const add = [&](row_writer const& made, int row) {
+  for (int row = 0; row < rows; ++row) {
+    row_writer made = writers[closed ? 0 : row];
+    if constexpr (closed)
+      if (row < over.extents.devices) // further engines have no passes
+        plan.order(over.extents, row, made);
     append(made.passes, made.count);
     offsets[row + 1] = offsets[row] + made.count;
     if (result && made.count > capacity)
@@ -45,23 +57,6 @@ template <class Schedule, cost_model Cost, class Append>
                 capacity,
                 made.passes[capacity],
                 {}};
-  };
-  if constexpr (closed_form_schedule<Schedule>) {
-    owned<pass> const storage(capacity + 1);
-    for (int row = 0; row < rows; ++row) {
-      row_writer out{storage, capacity};
-      if (row < over.extents.devices) // further engines have no passes
-        plan.order(over.extents, row, out);
-      add(out, row);
-    }
-  } else {
-    owned<pass> const storage(std::int64_t{rows} * (capacity + 1));
-    owned<row_writer> const writers(rows);
-    for (int row = 0; row < rows; ++row)
-      writers[row] = {storage + static_cast<std::ptrdiff_t>(row) * (capacity + 1), capacity};
-    plan.generate(over.extents, cost, writers);
-    for (int row = 0; row < rows; ++row)
-      add(writers[row], row);
   }
   return result;
 }
@@ -157,14 +152,10 @@ template <class Schedule>
 
 //! True for a schedule that gives edges, or adapts one that does.
 template <class Schedule>
-[[nodiscard]] constexpr bool has_edges() noexcept {
-  if constexpr (joins_stages<Schedule>)
-    return true;
-  else if constexpr (adapts_schedule<Schedule>)
-    return has_edges<std::remove_cvref_t<decltype(Schedule::of)>>();
-  else
-    return false;
-}
+inline constexpr bool has_edges = joins_stages<Schedule>;
+template <adapts_schedule Schedule>
+inline constexpr bool has_edges<Schedule> =
+  joins_stages<Schedule> || has_edges<std::remove_cvref_t<decltype(Schedule::of)>>;
 
 //! Makes a constant. Compilers print the arguments of calls whose evaluation they give up.
 template <class Make>
@@ -181,7 +172,7 @@ evaluate(Make make,
 template <class Schedule, int Devices, int Microbatches, class Cost>
 struct timed {
   static_assert(
-    !has_edges<Schedule>(),
+    !has_edges<Schedule>,
     "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
     "graph with make_timetable");
   static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
@@ -194,8 +185,7 @@ struct timed {
   };
   static constexpr own_tables tables = [] {
     own_tables result{};
-    write_holders(Schedule{}, extents, result.holders);
-    write_first_units(Schedule{}, extents, result.first_units);
+    write_tables(Schedule{}, extents, result.holders, result.first_units);
     return result;
   }();
   static constexpr pipeline_view over{extents,
@@ -220,7 +210,7 @@ struct timed {
   });
   static constexpr int total = order.offsets[rows];
 
-  static constexpr message_times messages = messages_of(Cost::value, Devices);
+  static constexpr double const* links = checked_links(Cost::value, Devices).data();
   struct arrays {
     array_of<int, rows + 1> offsets;
     array_of<pass, total> passes;
@@ -230,13 +220,13 @@ struct timed {
 
     [[nodiscard]] constexpr timetable_view view() const noexcept {
       return {.over = over,
-              .latency = messages.latency,
+              .latency = Cost::value.latency(),
               .passes = passes,
               .starts = starts,
               .ends = ends,
               .offsets = offsets,
-              .groups = messages.groups,
-              .links = messages.links};
+              .groups = groups_of(Cost::value),
+              .links = links};
     }
   };
   static constexpr arrays value = evaluate([] {
@@ -247,7 +237,7 @@ struct timed {
       result.passes[entry] = order.passes[entry];
     entered_rows const entered(over, result.passes, result.offsets);
     if (entered.found.first) // else a pass may name what the pipeline does not have
-      run(entered, result.offsets, result.starts, result.ends, messages, Cost::value);
+      run(entered, result.view(), result.starts, result.ends, Cost::value);
     result.verdict =
       order.verdict ? verify_entered(result.view(), entered, unlimited) : order.verdict;
     return result;

@@ -26,14 +26,6 @@ struct group_times {
   friend constexpr bool operator==(group_times const&, group_times const&) = default;
 };
 
-//! The time of a message from one device to another.
-//! @param links [P x P], times from the device of a row to that of a column; null: all take
-//! `latency`
-[[nodiscard]] constexpr double
-message_time(double const* links, int devices, double latency, int from, int to) noexcept {
-  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
-}
-
 //! The time from the end of a pass of one stage to the start of one of another that reads
 //! what it made.
 //! @param message from the device of the one to that of the other: 0 where they are the same
@@ -80,6 +72,10 @@ struct timetable_view {
   //! @brief The passes of one row, in order. Row d is that of the compute engine of device d.
   [[nodiscard]] constexpr std::span<pass const> row(int row) const noexcept {
     return {passes + offsets[row], static_cast<std::size_t>(row_size(row))};
+  }
+  //! The time of a message from one device to another.
+  [[nodiscard]] constexpr double message_time(int from, int to) const noexcept {
+    return from == to ? 0 : links == nullptr ? latency : links[from * over.extents.devices + to];
   }
 };
 

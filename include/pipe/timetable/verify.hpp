@@ -27,81 +27,62 @@ namespace detail {
 //! The `pass_index` of what an entry waits for and starts too early for, before it has ended and
 //! arrived: of those passes the first that stands after it in its own row, else the first that is
 //! late or that nobody makes. `nothing_before` where all are there.
-[[nodiscard]] constexpr int blamed_for(entered_rows const& map,
-                                       timetable_view const& table,
-                                       message_times const& times,
-                                       int number,
-                                       entry_number entry) noexcept {
-  int const index = table.offsets[number] + static_cast<int>(entry);
-  pass const what = table.passes[index];
-  int const devices = map.over.extents.devices;
-  double const start = table.starts[index];
-  entry_number const behind = what.overlapped ? entry - 1 : entry;
+[[nodiscard]] constexpr int
+blamed_for(entered_rows const& map, timetable_view const& table, int row, int entry) noexcept {
+  pass const what = table.passes[entry];
+  int const device = row % map.over.extents.devices;
+  int const behind = what.overlapped ? entry - 1 : entry;
   dependency_list const needed(map.over, what);
   int blamed = nothing_before;
   bool in_row = false;
   for (int k = needed.count - 1; k >= 0; --k) {
     dependency const from = needed[k];
-    place_code const at = map.places[from.line][from.unit];
-    int const source = map.holders[from.line] + static_cast<int>(at >> place_bits) * devices;
-    entry_number const wanted = (at & entry_mask) - 1;
-    bool const stands_behind = at != 0 && source == number && wanted >= behind;
-    double const ended = at == 0 || stands_behind
-                           ? never
-                           : table.ends[table.offsets[source] + static_cast<int>(wanted)];
-    if (stands_behind ||
-        (!in_row &&
-         !(ended >= 0 && start >= ended + map.transfer(times, from, number % devices, what.stage))))
+    int const maker = map.maker_of(from);
+    bool const stands_behind = maker >= behind && maker < table.offsets[row + 1];
+    double const ended = maker == nothing_before ? never : table.ends[maker];
+    double const arrives = ended + map.transfer(table, from, device, what.stage);
+    if (stands_behind || (!in_row && !(ended >= 0 && table.starts[entry] >= arrives)))
       blamed = k;
     in_row = in_row || stands_behind;
   }
   return blamed == nothing_before ? blamed : needed.index(blamed);
 }
 
+//! No limit on the activations of a device.
+inline constexpr int unlimited = 0x7fffffff;
 inline constexpr double longest_time = std::numeric_limits<double>::max();
 
 //! Checks times and dependencies of one row.
-constexpr report check_times(entered_rows const& map,
-                             timetable_view const& table,
-                             message_times const& times,
-                             int number) noexcept {
-  int const devices = map.over.extents.devices;
-  int const device = number % devices;
-  int const* const holders = map.holders;
-  place_row const& row = map.rows[number];
-  pass const* const passes = row.passes;
-  input_line const* const inputs = row.inputs;
-  double const* const starts = table.starts + table.offsets[number];
-  double const* const ends = table.ends + table.offsets[number];
+constexpr report
+check_times(entered_rows const& map, timetable_view const& table, int row) noexcept {
+  int const device = row % map.over.extents.devices;
+  int const first = table.offsets[row];
+  pass const* const passes = table.passes;
+  int const* const inputs = map.inputs;
+  double const* const starts = table.starts;
+  double const* const ends = table.ends;
   double free_from = 0;
-  for (entry_number i = 0; i < row.count; ++i) {
+  for (int i = first; i < table.offsets[row + 1]; ++i) {
     pass const what = passes[i];
     double const start = starts[i];
     double const end = ends[i];
     // Asked this way round so that no comparison with a NaN passes for a good one.
     if (!(start >= 0 && end >= start && end <= longest_time))
-      return {report::rule::waits_for_ever, device, static_cast<int>(i), what, {}};
-    if (what.overlapped ? i == 0 || start != starts[i - 1] || end != ends[i - 1]
+      return {report::rule::waits_for_ever, device, i - first, what, {}};
+    if (what.overlapped ? i == first || start != starts[i - 1] || end != ends[i - 1]
                         : start < free_from)
-      return {
-        report::rule::overlaps, device, static_cast<int>(i), what, i > 0 ? passes[i - 1] : pass{}};
+      return {report::rule::overlaps, device, i - first, what, i > first ? passes[i - 1] : pass{}};
     free_from = end;
-    input_line const input = inputs[i];
+    int const input = inputs[i];
     bool there = input == nothing_before; // the rest stands before it in its own row
-    if (place_code const at = input < 0 ? 0 : map.places.data[input][map.over.unit_of(what)];
-        at != 0) {
-      int const source = holders[input] + static_cast<int>(at >> place_bits) * devices;
-      double const ended =
-        table.ends[table.offsets[source] + static_cast<int>(at & entry_mask) - 1];
-      there = ended >= 0 && start >= ended + map.across(times, input, device);
-    }
-    if (int const blamed = there ? nothing_before : blamed_for(map, table, times, number, i);
+    if (int const maker =
+          input < 0 ? nothing_before : map.places.data[input][map.over.unit_of(what)];
+        maker != nothing_before)
+      there = ends[maker] >= 0 &&
+              start >= ends[maker] + table.message_time(map.holders.data[input], device);
+    if (int const blamed = there ? nothing_before : blamed_for(map, table, row, i);
         blamed != nothing_before)
-      return {report::rule::before_dependency,
-              device,
-              static_cast<int>(i),
-              what,
-              pass_at(map.over, blamed)};
+      return {report::rule::before_dependency, device, i - first, what, pass_at(map.over, blamed)};
   }
   return {};
 }
@@ -135,12 +116,11 @@ constexpr report check_sets(entered_rows const& map) {
   pipeline_view const& over = map.over;
   int const count = over.extents.stages() * over.units();
   owned<flow_set> const found(count, 0);
-  for (int row = 0; row < over.row_count(); ++row)
-    for (entry_number i = 0; i < map.rows[row].count; ++i) {
-      pass const what = map.rows[row].passes[i];
-      flow_set& kinds = found[what.stage * over.units() + over.unit_of(what)];
-      kinds |= only(index_of(what.kind));
-    }
+  for (int entry = 0; entry < map.offsets[over.row_count()]; ++entry) {
+    pass const what = map.passes[entry];
+    flow_set& kinds = found[what.stage * over.units() + over.unit_of(what)];
+    kinds |= only(index_of(what.kind));
+  }
   report result;
   flow_set good = 0; // that of the unit before, as a rule
   data_users const users(*over.declared);
@@ -160,9 +140,10 @@ constexpr report check_sets(entered_rows const& map) {
 constexpr report check_needs(entered_rows const& map) {
   for (int device = 0; device < map.over.extents.devices; ++device) {
     needed_data there(map.over);
-    for (entry_number i = 0; i < map.rows[device].count; ++i)
-      if (pass const what = map.rows[device].passes[i]; !there.enter(what))
-        return {report::rule::not_there, device, static_cast<int>(i), what, {}};
+    int const first = map.offsets[device];
+    for (int i = first; i < map.offsets[device + 1]; ++i)
+      if (pass const what = map.passes[i]; !there.enter(what))
+        return {report::rule::not_there, device, i - first, what, {}};
   }
   return {};
 }
@@ -207,12 +188,11 @@ constexpr report check_needs(entered_rows const& map) {
 template <worker_group Workers>
 [[nodiscard]] constexpr report
 check_all_times(timetable_view const& table, entered_rows const& entered, Workers const& by) {
-  message_times const times{table.latency, table.groups, table.links};
   worker_parts const parts(table.rows(), by.count());
   owned<report> const found(parts.count, {});
   by.run(parts.count, [&](int part) {
     for (int row = parts.first(part); row < parts.first(part + 1) && found[part]; ++row)
-      found[part] = check_times(entered, table, times, row);
+      found[part] = check_times(entered, table, row);
   });
   int part = 0;
   while (part + 1 < parts.count && found[part])

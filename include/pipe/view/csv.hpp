@@ -5,13 +5,13 @@
 //! @brief Timed passes as comma-separated values, written and read. Header for
 //! pipelining::write_csv and read_csv.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shades.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/view/append.hpp>
@@ -150,7 +150,8 @@ inline void place_passes(pipeline& over, std::vector<csv_pass> const& all) {
   };
   for (placement const where : {placement::looped, placement::wave, placement::bidirectional}) {
     extents.where = where;
-    if (extents.extra_stages == 0 && fits())
+    bool const has_ways = where != placement::bidirectional || extents.microbatches > 1;
+    if (extents.extra_stages == 0 && has_ways && fits())
       return;
   }
   extents.where = placement::custom;

@@ -45,13 +45,6 @@ struct html_options {
 
 namespace detail {
 
-//! An entry that another waits for.
-struct entry_need {
-  int entry;
-  //! The member of `group_times` that lies between them; null: the time of a message.
-  double group_times::*between;
-};
-
 //! A slot of a pool, from the start of an entry to the last end of others. A datum that arrives is
 //! held from the end of its maker on, on the device of its readers.
 struct slot_hold {
@@ -61,37 +54,20 @@ struct slot_hold {
   std::vector<int> until; //!< of each row one; empty: to the end of the iteration
 };
 
-//! Walks over the entries of a timetable by what its flow declares.
-class table_links {
+//! The memory that a timetable holds, as its flow declares.
+class slot_holds {
 public:
   //! @pre `verify` accepts the timetable
-  explicit table_links(timetable_view const& table)
-      : table_(table), over_(table.over), flow_(*table.over.declared), makers_(entries_of(table)) {
+  explicit slot_holds(timetable_view const& table) : table_(table) {
     for (int row = 0; row < table.rows(); ++row)
       rows_.insert(rows_.end(), static_cast<std::size_t>(table.row_size(row)), row);
   }
 
-  //! The entries that each entry waits for. @complexity O(n) for n entries, O(n P) with groups
-  [[nodiscard]] std::vector<std::vector<entry_need>> needs() const {
-    std::vector<std::vector<entry_need>> result;
-    for (int i = 0; i < table_.size(); ++i) {
-      pass const& what = table_.passes[i];
-      dependency_list const list(over_, what);
-      result.emplace_back();
-      for (int k = 0; k < list.count; ++k) {
-        int const maker = makers_[static_cast<std::size_t>(list.index(k))];
-        if (maker != -1)
-          result.back().push_back({maker, between(list.stage(k), what.stage)});
-      }
-    }
-    return result;
-  }
-
-  //! The memory that is held: slots are taken and given back as in plans. A slot that is sent stays
-  //! taken through the next pass of its row. @complexity as above
-  [[nodiscard]] std::vector<slot_hold> holds() const {
+  //! Slots are taken and given back as in plans. A slot that is sent stays taken through the next
+  //! pass of its row. @complexity O(n) for n entries, O(n P) with groups
+  [[nodiscard]] std::vector<slot_hold> all() const {
     std::vector<slot_hold> result;
-    data_uses const uses(over_);
+    data_uses const uses(table_.over);
     std::vector<instance> all(static_cast<std::size_t>(uses.instances()));
     for (int i = 0; i < table_.size(); ++i)
       for (data_use const& use : uses[table_.passes[i]])
@@ -101,7 +77,7 @@ public:
       for (int stage = 0; stage < uses.stage_count; ++stage)
         for (int at = stage * uses.row_size + line * each, end = at + each; at < end; ++at)
           if (instance const& made = all[static_cast<std::size_t>(at)]; made.maker != -1)
-            append_holds(flow_.data[uses.datum_on[line]], made, result);
+            append_holds(table_.over.declared->data[uses.datum_on[line]], made, result);
     return result;
   }
 
@@ -111,11 +87,6 @@ private:
     std::vector<int> users{}; // the last of them gives it back
   };
 
-  [[nodiscard]] double group_times::*between(int from, int to) const {
-    if (over_.in_group(from))
-      return table_.groups.reduce >= 0 ? &group_times::reduce : nullptr;
-    return over_.in_group(to) && table_.groups.broadcast >= 0 ? &group_times::broadcast : nullptr;
-  }
   //! Notes what an entry does with a datum that lies in a slot.
   void
   enter(int entry, data_uses const& uses, data_use const& use, std::vector<instance>& all) const {
@@ -131,7 +102,7 @@ private:
   }
 
   [[nodiscard]] int device_of_entry(int entry) const {
-    return rows_[static_cast<std::size_t>(entry)] % over_.extents.devices;
+    return rows_[static_cast<std::size_t>(entry)] % table_.over.extents.devices;
   }
   //! The entry after an entry and its other half, or the entry where it is the last of its row.
   [[nodiscard]] int next(int entry) const {
@@ -170,45 +141,49 @@ private:
   }
 
   timetable_view table_;
-  pipeline_view over_;
-  flow const& flow_;
-  std::vector<int> makers_; // entries_of
-  std::vector<int> rows_;   // of each entry
+  std::vector<int> rows_; // of each entry
 };
 
 //! A text of the data. A letter that could end the script is escaped.
-void append_html_text(text_sink auto& out, std::string_view text) {
+[[nodiscard]] inline std::string html_text(std::string_view text) {
+  std::string result;
   std::string const quoted = json_text(text);
-  for (char const& letter : quoted) {
-    if (letter == '<')
-      append(out, "\\u003c");
-    else
-      out.append(std::string_view(&letter, 1));
-  }
+  for (char const& letter : quoted)
+    result.append(letter == '<' ? "\\u003c" : std::string_view(&letter, 1));
+  return result;
 }
 
-//! A member that is a list of numbers.
+//! A member that is a list of numbers. @param name with all that stands before the list
 void append_numbers(text_sink auto& out, std::string_view name, auto const& values) {
-  append(out, "\"", name, "\":");
+  append(out, name);
   append_list(out, values, [&](auto const& value) { append(out, value); });
+}
+
+//! The member of `group_times` that lies between two entries; null: the time of a message.
+[[nodiscard]] inline char const*
+word_between(timetable_view const& table, int maker, int reader) noexcept {
+  if (table.over.in_group(table.passes[maker].stage))
+    return table.groups.reduce >= 0 ? "reduce" : nullptr;
+  bool const reads = table.over.in_group(table.passes[reader].stage);
+  return reads && table.groups.broadcast >= 0 ? "broadcast" : nullptr;
 }
 
 //! Appends the entries that each entry waits for, and the memory that is held: the class and the
 //! entry, or ~entry for data that arrive at its end. Then come the entries that end the hold, each
 //! as how many entries later it stands.
 void append_links(text_sink auto& out, timetable_view const& table) {
-  table_links const links(table);
+  std::vector<std::vector<int>> const makers = makers_of(table);
   append(out, ",\n\"needs\":");
-  append_list(out, links.needs(), [&](std::vector<entry_need> const& needs) {
-    append_list(out, needs, [&](entry_need const& need) {
-      if (need.between == nullptr)
-        return append(out, need.entry);
-      char const* const word = need.between == &group_times::reduce ? "reduce" : "broadcast";
-      append(out, "[", need.entry, ",\"", word, "\"]");
+  append_numbered(out, table.size(), [&](int reader) {
+    append_list(out, makers[static_cast<std::size_t>(reader)], [&](int maker) {
+      char const* const word = word_between(table, maker, reader);
+      if (word == nullptr)
+        return append(out, maker);
+      append(out, "[", maker, ",\"", word, "\"]");
     });
   });
   append(out, ",\n\"holds\":");
-  append_list(out, links.holds(), [&](slot_hold const& hold) {
+  append_list(out, slot_holds(table).all(), [&](slot_hold const& hold) {
     append(out, "[", hold.pool, ",", hold.arrives ? ~hold.from : hold.from);
     for (int const end : hold.until)
       append(out, ",", end - hold.from);
@@ -225,10 +200,8 @@ void append_kinds(text_sink auto& out, flow const& declared) {
     if (!declared[kind].exists())
       return append(out, "0");
     colour const plain = plain_colour(declared[kind]);
-    append(out, "{\"word\":");
-    append_html_text(out, declared.word(kind));
-    append(out, ",\"legend\":");
-    append_html_text(out, legend_word(declared[kind]));
+    append(out, "{\"word\":", html_text(declared.word(kind)));
+    append(out, ",\"legend\":", html_text(legend_word(declared[kind])));
     append(out, ",\"colour\":[", plain.red, ",", plain.green, ",", plain.blue, "]");
     append(out, declared[kind].on == engine::network ? ",\"by_stage\":true}" : "}");
   });
@@ -274,8 +247,7 @@ void append_extents(text_sink auto& out, html_timeline const& line) {
   std::vector<int> const locals = local_stages(shown);
   append(out, ",\"devices\":", extents.devices, ",\"microbatches\":", extents.microbatches);
   append(out, ",\"chunks\":", extents.chunks, ",\"stages_per_device\":", device_share(shown));
-  append(out, ",");
-  append_numbers(out, "locals", locals);
+  append_numbers(out, ",\"locals\":", locals);
   append(out, ",\"local_count\":", most_local_stages(extents, locals));
   if (extents.where == placement::bidirectional) {
     append(out, ",\"directions\":");
@@ -283,10 +255,8 @@ void append_extents(text_sink auto& out, html_timeline const& line) {
       append(out, extents.enters_at_end(unit) ? 1 : 0);
     });
   }
-  if (!line.about.chunk_shares.empty()) {
-    append(out, ",");
-    append_numbers(out, "shares", line.about.chunk_shares);
-  }
+  if (!line.about.chunk_shares.empty())
+    append_numbers(out, ",\"shares\":", line.about.chunk_shares);
   append(out, ",\n\"engines\":[\"passes\"");
   for (int engine = 1; engine < shown.over.declared->engines; ++engine)
     append(out, ",\"", engine_row_name(shown, engine * extents.devices), "\"");
@@ -313,10 +283,8 @@ void append_rows(text_sink auto& out, html_timeline const& line) {
 void append_timeline(text_sink auto& out, html_timeline const& line, uniform_cost const& page) {
   timetable_view const& table = line.table;
   uniform_cost const& cost = line.about.cost;
-  append(out, "{\"name\":");
-  append_html_text(out, line.about.schedule);
-  append(out, ",\"heading\":");
-  append_html_text(out, html_heading(line));
+  append(out, "{\"name\":", html_text(line.about.schedule));
+  append(out, ",\"heading\":", html_text(html_heading(line)));
   append_extents(out, line);
   append(out, ",\n");
   append_kinds(out, *table.over.declared);
@@ -329,13 +297,10 @@ void append_timeline(text_sink auto& out, html_timeline const& line, uniform_cos
   if (table.links != nullptr) {
     auto const pairs =
       static_cast<std::size_t>(table.over.extents.devices * table.over.extents.devices);
-    append(out, ",\n");
-    append_numbers(out, "links", std::span(table.links, pairs));
+    append_numbers(out, ",\n\"links\":", std::span(table.links, pairs));
   }
-  if (!line.slot_sizes.empty()) {
-    append(out, ",\n");
-    append_numbers(out, "slot_sizes", line.slot_sizes);
-  }
+  if (!line.slot_sizes.empty())
+    append_numbers(out, ",\n\"slot_sizes\":", line.slot_sizes);
   if (!line.measured.empty())
     append_measured(out, line);
   append_rows(out, line);
@@ -386,10 +351,8 @@ void write_html(text_sink auto& out,
   }
   append(out, "</title>\n", detail::html_head);
   append(out, "<script type=\"application/json\" id=\"data\">\n{\"title\":");
-  detail::append_html_text(out, options.title);
-  append(out, ",\"unit\":");
-  detail::append_html_text(out, options.unit);
-  append(out, ",\n");
+  append(
+    out, detail::html_text(options.title), ",\"unit\":", detail::html_text(options.unit), ",\n");
   detail::append_sliders(out, timelines, unit);
   append(out, ",\n\"bytes\":", options.bytes ? "true" : "false", ",\"classes\":");
   detail::append_numbered(out, detail::slot_classes, [&](int of) {

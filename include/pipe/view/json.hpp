@@ -34,25 +34,20 @@ void append_quoted(text_sink auto& out, std::string_view text) {
 
 namespace detail {
 
-void write_json_row(text_sink auto& out, timetable_view table, int row) {
-  append(out, "[");
-  for (int i = table.offsets[row]; i < table.offsets[row + 1]; ++i) {
-    pass const& what = table.passes[i];
-    append(out, i == table.offsets[row] ? "" : ",", "\n{\"kind\":");
-    append_quoted(out, detail::sign(*table.over.declared, what.kind).c_str());
-    append(out, ",\"stage\":", what.stage, ",\"microbatch\":", what.microbatch);
-    append(out, ",\"chunk\":", what.chunk, ",\"start\":", table.starts[i]);
-    append(out, ",\"end\":", table.ends[i], "}");
-  }
-  append(out, "]");
-}
-
 //! The rows of one engine of all devices, [P].
 void write_json_rows(text_sink auto& out, timetable_view table, int first) {
-  for (int device = 0; device < table.over.extents.devices; ++device) {
-    append(out, device == 0 ? "\n" : ",\n");
-    write_json_row(out, table, first + device);
-  }
+  append_numbered(out, table.over.extents.devices, [&](int device) {
+    int const row = first + device;
+    append(out, "\n");
+    append_numbered(out, table.row_size(row), [&](int place) {
+      int const i = table.offsets[row] + place;
+      pass const& what = table.passes[i];
+      append(out, "\n{\"kind\":", json_text(sign(*table.over.declared, what.kind).c_str()));
+      append(out, ",\"stage\":", what.stage, ",\"microbatch\":", what.microbatch);
+      append(out, ",\"chunk\":", what.chunk, ",\"start\":", table.starts[i]);
+      append(out, ",\"end\":", table.ends[i], "}");
+    });
+  });
 }
 
 } // namespace detail
@@ -65,8 +60,7 @@ void write_json_rows(text_sink auto& out, timetable_view table, int first) {
 //! @complexity O(n) for n passes.
 void write_json(text_sink auto& out, timetable_view table, timetable_caption const& about) {
   shape const& extents = table.over.extents;
-  append(out, "{\"schedule\":");
-  append_quoted(out, about.schedule);
+  append(out, "{\"schedule\":", detail::json_text(about.schedule));
   append(out, ",\n\"devices\":", extents.devices, ",\"stages\":", extents.stages());
   append(out, ",\"microbatches\":", extents.microbatches, ",\"chunks\":", extents.chunks);
   append(out, ",\n\"cost\":{\"forward\":", about.cost.forward);
@@ -92,17 +86,17 @@ void write_json(text_sink auto& out, timetable_view table, timetable_caption con
   detail::append_numbered(out, extents.devices, [&](int device) {
     append(out, peak_weight_inputs(table, device, about));
   });
-  append(out, ",\n\"passes\":[");
+  append(out, ",\n\"passes\":");
   detail::write_json_rows(out, table, 0);
   for (int row = extents.devices; row < table.rows(); row += extents.devices) {
     if (table.offsets[row] == table.offsets[row + extents.devices])
       continue;
     std::string name = detail::engine_row_name(table, row);
     std::replace(name.begin(), name.end(), ' ', '_');
-    append(out, "],\n\"", name, "\":[");
+    append(out, ",\n\"", name, "\":");
     detail::write_json_rows(out, table, row);
   }
-  append(out, "]}\n");
+  append(out, "}\n");
 }
 
 namespace detail {

@@ -13,8 +13,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
-#include <vector>
 
 namespace pipelining::inline v0_3 {
 
@@ -31,6 +31,7 @@ struct call_count {
   int group_marks = 0; //!< ncclGroupStart and ncclGroupEnd, where a group has several messages
   int joins = 0;       //!< records and waits at the start and the end of the iteration
   int copies = 0;      //!< cudaMemcpyAsync to the host and back
+  int groups = 0;      //!< no calls: groups of several messages, each counted at both of its ends
 
   //! All calls but what stages launch.
   [[nodiscard]] constexpr int total() const noexcept {
@@ -64,6 +65,7 @@ inline void add_calls(plan const& work, int device, call_count& calls) {
       calls.passes += end - first;
     streams = std::max(streams, head.stream());
     calls.group_marks += message && enqueued > 1 ? 2 : 0;
+    calls.groups += message && end - first > 1 ? 1 : 0;
     for (int i = first; i < end; ++i)
       for (int const wait : work.waits_of(steps[static_cast<std::size_t>(i)])) {
         ++calls.waits;
@@ -97,8 +99,6 @@ struct bill {
   int communicators_per_device = 0; //!< of the device with the most: its lanes
   int connect_rounds = 0;           //!< before the first step
   int messages = 0;                 //!< of one iteration; each is sent once and received once
-  int groups = 0;                   //!< of several messages, each counted at both of its ends
-  int group_messages = 0;           //!< messages in the largest group
   call_count calls;                 //!< of all devices
 };
 
@@ -108,33 +108,20 @@ struct bill {
   bill result;
   result.policy = work.policy;
   result.calls = count_calls(work);
-  std::vector<device_pair> const pairs = connect_rounds(work);
-  for (device_pair const& pair : pairs)
+  std::set<std::int64_t> keys;
+  for (device_pair const& pair : connect_rounds(work)) {
     result.connect_rounds = std::max(result.connect_rounds, pair.round + 1);
-  std::vector<std::int64_t> keys;
-  for (device_pair const& pair : pairs) {
     if (pair.up)
-      keys.push_back(work.key(pair.one, pair.other));
+      keys.insert(work.key(pair.one, pair.other));
     if (pair.down)
-      keys.push_back(work.key(pair.other, pair.one));
+      keys.insert(work.key(pair.other, pair.one));
   }
-  std::sort(keys.begin(), keys.end());
-  result.communicators = static_cast<int>(std::unique(keys.begin(), keys.end()) - keys.begin());
+  result.communicators = static_cast<int>(keys.size());
   for (int device = 0; device < work.over.extents.devices; ++device) {
     result.communicators_per_device =
       std::max(result.communicators_per_device, work.lanes_of(device));
-    auto const steps = work.program_of(device);
-    int const count = static_cast<int>(steps.size());
-    for (item const& step : steps)
+    for (item const& step : work.program_of(device))
       result.messages += step.what == operation::send ? 1 : 0;
-    for (int first = 0; first < count;) {
-      int const end = end_of_group(steps, first);
-      if (steps[static_cast<std::size_t>(first)].what != operation::run) {
-        result.groups += end - first > 1 ? 1 : 0;
-        result.group_messages = std::max(result.group_messages, end - first);
-      }
-      first = end;
-    }
   }
   return result;
 }
@@ -149,7 +136,7 @@ struct bill {
   return std::string("policy ") + costs.policy + ": " + count(costs.communicators, "communicator") +
          ", at most " + std::to_string(costs.communicators_per_device) +
          " on a device, connected in " + count(costs.connect_rounds, "round") + "; " +
-         count(costs.messages, "message") + ", " + count(costs.groups / 2, "mirrored group") +
+         count(costs.messages, "message") + ", " + count(costs.calls.groups / 2, "mirrored group") +
          "; " + count(costs.calls.total(), "call") + " for " + std::to_string(costs.calls.passes) +
          " passes";
 }

@@ -54,56 +54,48 @@ template <text_sink Sink>
 struct trace_writer {
   Sink& out;
   bool any = false;
+  int arrows = 0; // that are complete
 
-  void begin_event() {
-    append(out, any ? ",\n" : "\n");
+  //! Begins an event with what these parts are.
+  template <class... Part>
+  void begin(Part const&... parts) {
+    append(out, any ? ",\n" : "\n", parts...);
     any = true;
   }
 
   void name_process(int process, std::string_view name, int devices) {
-    begin_event();
-    append(
-      out, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", process, ",\"args\":{\"name\":");
-    append_quoted(out, name);
-    append(out, "}}");
+    begin("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", process);
+    append(out, ",\"args\":{\"name\":", json_text(name), "}}");
     for (int device = 0; device < devices; ++device) {
-      begin_event();
-      append(out, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", process, ",\"tid\":", device);
+      begin("{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", process, ",\"tid\":", device);
       append(out, ",\"args\":{\"name\":\"device ", device, "\"}}");
-      begin_event();
-      append(out, "{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":", process);
+      begin("{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":", process);
       append(out, ",\"tid\":", device, ",\"args\":{\"sort_index\":", device, "}}");
     }
   }
 
   void write_pass(int process, measured_pass const& ran, double unit, pipeline_view const& over) {
-    begin_event();
     std::string name = detail::sign(*over.declared, ran.what.kind).c_str();
     append_number(name, ran.what.microbatch);
     if (over.extents.chunks > 1)
       append(name, ".", ran.what.chunk);
-    append(out, "{\"ph\":\"X\",\"name\":");
-    append_quoted(out, name);
-    append(out, ",\"cat\":");
-    append_quoted(out, over.declared->word(ran.what.kind));
-    append(out, ",\"pid\":", process);
+    begin("{\"ph\":\"X\",\"name\":", json_text(name));
+    append(out, ",\"cat\":", json_text(over.declared->word(ran.what.kind)), ",\"pid\":", process);
     append(out, ",\"tid\":", ran.device, ",\"ts\":", ran.start * unit);
     append(out, ",\"dur\":", (ran.end - ran.start) * unit, ",\"args\":{\"stage\":");
     append(out, ran.what.stage, ",\"microbatch\":", ran.what.microbatch);
     append(out, ",\"chunk\":", ran.what.chunk, "}}");
   }
 
-  //! One end of an arrow: "s" where it starts, "f" where it ends.
-  void write_arrow(char const* phase, int process, int number, int device, double time) {
-    begin_event();
-    append(out, "{\"ph\":\"", phase, "\",\"name\":\"message\",\"cat\":\"message\",\"id\":", number);
+  //! One end of the next arrow: "s" where it starts, "f" where it ends.
+  void write_arrow(char const* phase, int process, int device, double time) {
+    begin("{\"ph\":\"", phase, "\",\"name\":\"message\",\"cat\":\"message\",\"id\":", arrows);
     append(out, ",\"pid\":", process, ",\"tid\":", device, ",\"ts\":", time);
     append(out, phase[0] == 'f' ? ",\"bp\":\"e\"}" : "}");
   }
 
   void write_counter(int process, int device, double time, double activations, double inputs) {
-    begin_event();
-    append(out, "{\"ph\":\"C\",\"name\":\"kept on device ", device, "\",\"pid\":", process);
+    begin("{\"ph\":\"C\",\"name\":\"kept on device ", device, "\",\"pid\":", process);
     append(out, ",\"ts\":", time, ",\"args\":{\"activations\":", activations);
     append(out, ",\"weight inputs\":", inputs, "}}");
   }
@@ -137,27 +129,22 @@ measured_entries(timetable_view table, std::span<measured_pass const> measured) 
 }
 
 //! Arrows between devices. They start and end in the middle of the passes, where viewers find them
-//! for certain. Returns the number of the next arrow.
+//! for certain.
 template <text_sink Sink>
-int write_arrows(
-  trace_writer<Sink>& trace, timetable_view table, int process, double unit, int number) {
-  std::vector<int> const entries = entries_of(table);
-  for (int device = 0; device < table.over.extents.devices; ++device) {
-    for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
-      dependency_list const needed(table.over, table.passes[i]);
-      for (int k = 0; k < needed.count; ++k) {
-        int const from = device_of(table, needed.stage(k), table.passes[i].microbatch);
-        int const entry = entries[static_cast<std::size_t>(needed.index(k))];
-        if (from == device || entry < 0 || table.ends[entry] < 0 || table.ends[i] < 0)
-          continue;
-        auto const middle = [&](int of) { return (table.starts[of] + table.ends[of]) / 2 * unit; };
-        trace.write_arrow("s", process, number, from, middle(entry));
-        trace.write_arrow("f", process, number, device, middle(i));
-        ++number;
+void write_arrows(trace_writer<Sink>& trace, timetable_view table, int process, double unit) {
+  auto const end = [&](char const* phase, int entry) {
+    double const middle = (table.starts[entry] + table.ends[entry]) / 2;
+    trace.write_arrow(phase, process, device_of(table, table.passes[entry]), middle * unit);
+  };
+  std::vector<std::vector<int>> const makers = makers_of(table);
+  for (int i = 0; i < table.offsets[table.over.extents.devices]; ++i)
+    for (int const maker : makers[static_cast<std::size_t>(i)])
+      if (device_of(table, table.passes[maker]) != device_of(table, table.passes[i]) &&
+          table.ends[maker] >= 0 && table.ends[i] >= 0) {
+        end("s", maker);
+        end("f", i);
+        ++trace.arrows;
       }
-    }
-  }
-  return number;
 }
 
 //! Writes the activations and weight inputs that each device keeps, whenever they change: passes
@@ -213,10 +200,9 @@ void write_trace(Sink& out,
                        {device, table.passes[i], table.starts[i], table.ends[i]},
                        options.planned_unit,
                        over);
-  int arrow = 0;
   auto const extras = [&](timetable_view of, int process, double unit) {
     if (options.arrows)
-      arrow = detail::write_arrows(trace, of, process, unit, arrow);
+      detail::write_arrows(trace, of, process, unit);
     if (options.memory)
       detail::write_counters(trace, of, about, process, unit);
   };

@@ -93,7 +93,8 @@ static_assert(pp::detail::can_contribute<generic_hooks> &&
 // --- one whose other parameters do not fit ---
 
 template <class Stage>
-constexpr bool found = pp::detail::begins_with<Stage, pp::context>(pp::detail::contribute_of);
+constexpr bool found =
+  pp::detail::begins_with<decltype(pp::detail::contribute_of), Stage, pp::context>;
 
 template <class Where, class... More>
 struct takes {

@@ -43,7 +43,7 @@ TEST_CASE("a single step that takes long does not do so in silence") {
   std::string written;
   {
     captured_stderr const captured;
-    examples::progress_line line(1e9, 0.001);
+    examples::progress_line line(1e9, 0.001, 0.05);
     line.say("the only step");
     // The step ends when it has been spoken of twice: no clock decides.
     while (written.find("the only step\n", written.find('\n') + 1) == std::string::npos) {

@@ -374,7 +374,7 @@ TEST_CASE("no schedule between shards of a vocabulary beats the bounds") {
         check_table(table, cost);
         // It is more than the stages between the shards take.
         double const inside =
-          pp::least_times(schedule.inside(table.over.extents), cost).makespan.least();
+          pp::least_times({schedule.inside(table.over.extents)}, cost).makespan.least();
         CHECK(pp::least_times(table.over, cost).makespan.least() > inside);
       };
       check(pp::with_vocabulary<pp::OneFOneB, 1>{});
@@ -399,7 +399,7 @@ TEST_CASE("a graph of stages that is a chain has the bounds of a chain") {
         std::vector<int> const table = pp::detail::edge_table(edges, extents.stages());
         pp::pipeline_view over{extents};
         over.edges = table.data();
-        pp::time_bounds const chain = pp::least_times(extents, cost, {.memory_limit = limit});
+        pp::time_bounds const chain = pp::least_times({extents}, cost, {.memory_limit = limit});
         pp::time_bounds const graph = pp::least_times(over, cost, {.memory_limit = limit});
         for (auto const which : {&pp::time_bounds::span, &pp::time_bounds::makespan})
           for (auto const what :
@@ -449,15 +449,15 @@ TEST_CASE("bounds are met where theory says so") {
       // Zero bubble: nothing but work on the busiest device, and its way there for the makespan.
       pp::dynamic_timetable const h2 =
         pp::make_timetable<pp::ZeroBubbleH2>({devices, std::max(microbatches, 2 * devices)}, unit);
-      pp::time_bounds const free = pp::least_times(h2.over.extents, unit);
+      pp::time_bounds const free = pp::least_times(h2.over, unit);
       CHECK(free.span.least() == pp::span_of(h2));
       CHECK(free.makespan.work == 3.0 * h2.over.extents.microbatches + devices - 1);
       // One microbatch alone is a path.
       pp::shape one{.devices = devices, .microbatches = 1};
-      CHECK(pp::least_times(one, unit).makespan.least() == 2.0 * devices + 1);
+      CHECK(pp::least_times({one}, unit).makespan.least() == 2.0 * devices + 1);
       // One activation at a time: one microbatch after the other, on the first device.
       pp::shape const all{.devices = devices, .microbatches = microbatches};
-      pp::time_bounds const tight = pp::least_times(all, unit, {.memory_limit = 1});
+      pp::time_bounds const tight = pp::least_times({all}, unit, {.memory_limit = 1});
       CHECK(tight.makespan.memory == microbatches * (2.0 * devices + 1));
       CHECK(std::string(tight.makespan.reason()) == "memory");
     }
@@ -485,7 +485,7 @@ TEST_CASE("bounds are below proven optima and near them") {
     pp::time_bounds const bounds =
       pp::least_times(over, cost, {.memory_limit = cap, .relief = pp::memory_relief::copy});
     CHECK(bounds.makespan.least() <= makespan);
-    CHECK(bounds.makespan.least() >= pp::least_times(extents, cost).makespan.least());
+    CHECK(bounds.makespan.least() >= pp::least_times({extents}, cost).makespan.least());
     met += bounds.makespan.least() == makespan ? 1 : 0;
     ++all;
   }
@@ -521,7 +521,7 @@ TEST_CASE("no proven order with recomputation or copies beats the bounds under a
           double const recomputing = bound(pp::memory_relief::recompute);
           double const offloading = bound(pp::memory_relief::copy);
           CHECK(bound(pp::memory_relief::any) <= std::min(recomputing, offloading) + 1e-9);
-          double const plain = pp::least_times(extents, cost).makespan.least();
+          double const plain = pp::least_times({extents}, cost).makespan.least();
           CHECK(recomputing <= again.makespan + 1e-9);
           CHECK(offloading <= moved.makespan + 1e-9);
           memory_matters += (recomputing > plain) + (offloading > plain);
@@ -623,7 +623,7 @@ TEST_CASE("unequal numbers of chunks that are equal have the bounds of equal one
   std::vector<double> const weights(18, 1.0 / 3);
   pp::pipeline_view const listed{extents, &pp::training, nullptr, first.data()};
   for (double const limit : {1.0, 2.0, 4.0}) {
-    pp::time_bounds const equal = pp::least_times(extents, cost, {.memory_limit = limit});
+    pp::time_bounds const equal = pp::least_times({extents}, cost, {.memory_limit = limit});
     pp::time_bounds const unequal =
       pp::least_times(listed, cost, {.memory_limit = limit, .chunk_shares = weights});
     CHECK(equal.makespan.least() == doctest::Approx(unequal.makespan.least()));
@@ -634,11 +634,11 @@ TEST_CASE("unequal numbers of chunks that are equal have the bounds of equal one
 TEST_CASE("bounds refuse what cannot be") {
   pp::shape const extents{.devices = 2, .microbatches = 2, .chunks = 2};
   std::vector<double> const one_share{1.0};
-  CHECK_THROWS_WITH(pp::least_times(extents, pp::uniform_cost{}, {.memory_limit = 0.25}),
+  CHECK_THROWS_WITH(pp::least_times({extents}, pp::uniform_cost{}, {.memory_limit = 0.25}),
                     doctest::Contains("nothing runs"));
-  CHECK_THROWS_WITH(pp::least_times(extents, pp::uniform_cost{}, {.memory_limit = 0}),
+  CHECK_THROWS_WITH(pp::least_times({extents}, pp::uniform_cost{}, {.memory_limit = 0}),
                     doctest::Contains("above 0"));
-  CHECK_THROWS_WITH(pp::least_times(extents, pp::uniform_cost{}, {.chunk_shares = one_share}),
+  CHECK_THROWS_WITH(pp::least_times({extents}, pp::uniform_cost{}, {.chunk_shares = one_share}),
                     doctest::Contains("one share per chunk"));
   std::vector<int> const first{0, 1, 3};
   pp::pipeline_view const unequal{extents, &pp::training, nullptr, first.data()};
@@ -647,12 +647,12 @@ TEST_CASE("bounds refuse what cannot be") {
   CHECK_THROWS_WITH((void)pp::least_times(unequal, pp::uniform_cost{}, {.chunk_shares = one_share}),
                     doctest::Contains("give what each unit takes"));
   CHECK_THROWS_WITH((void)pp::least_times(
-                      extents, pp::uniform_cost{}, {.relief = pp::memory_relief::recompute_all}),
+                      {extents}, pp::uniform_cost{}, {.relief = pp::memory_relief::recompute_all}),
                     doctest::Contains("a flow without recomputation"));
   // Its bound would count backward passes that frozen stages do not have.
   pp::with_frozen_stages<pp::OneFOneB> const frozen{{}, {0}};
   CHECK_THROWS_WITH(
     (void)pp::least_times(pp::make_timetable(frozen, {2, 2}).over, pp::uniform_cost{}),
     doctest::Contains("here some go one way"));
-  CHECK_THROWS_AS(pp::least_times({.devices = 0}, pp::uniform_cost{}), std::invalid_argument);
+  CHECK_THROWS_AS(pp::least_times({{.devices = 0}}, pp::uniform_cost{}), std::invalid_argument);
 }

@@ -87,7 +87,7 @@ void check_against_relaxation(Schedule const& schedule, pp::pipeline_size size) 
   std::vector<double> const expected = slow_starts(table, cost);
   for (std::size_t i = 0; i < expected.size(); ++i)
     CHECK(table.starts[i] == doctest::Approx(expected[i]));
-  CHECK(pp::least_times(extents, cost).makespan.least() <= pp::makespan(table) * (1 + 1e-9));
+  CHECK(pp::least_times({extents}, cost).makespan.least() <= pp::makespan(table) * (1 + 1e-9));
   // A pass that starts before its message has come over its link is too early.
   table.links.assign(table.links.size(), 5);
   CHECK_FALSE(pp::verify(table));
@@ -110,8 +110,8 @@ TEST_CASE("equal links are a latency") {
   pp::uniform_cost const plain{3, 4, 2, 0.75};
   CHECK(pp::make_timetable<pp::OneFOneB>({4, 6}, links).starts ==
         pp::make_timetable<pp::OneFOneB>({4, 6}, plain).starts);
-  CHECK(pp::least_times(extents, links).makespan.least() ==
-        pp::least_times(extents, plain).makespan.least());
+  CHECK(pp::least_times({extents}, links).makespan.least() ==
+        pp::least_times({extents}, plain).makespan.least());
 }
 
 TEST_CASE("the exact search and the search for large pipelines know slow links") {

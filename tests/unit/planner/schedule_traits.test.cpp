@@ -89,36 +89,25 @@ TEST_CASE("least microbatches and even devices are those of the sizes that a sch
   }
 }
 
-TEST_CASE("halves of backward passes, pairs and searches are seen in the orders") {
+TEST_CASE("searches are seen in the orders") {
   pp::uniform_cost const costs[] = {
     {}, {.backward_input = 3, .communication = 0.7}, {.forward = 2, .backward_weight = 5}};
   for (registry::named_schedule const& schedule : registry::named_schedules()) {
     CAPTURE(std::string(schedule.name));
-    registry::schedule_traits const& traits = schedule.traits;
-    bool pairs = false;
     bool follows_costs = false;
     for (int devices = 1; devices <= 8; ++devices)
-      for (int microbatches = 1; microbatches <= 12; ++microbatches) {
+      for (int microbatches = 4; microbatches <= 12; microbatches += 4) { // a search takes a while
         CAPTURE(devices);
         CAPTURE(microbatches);
         auto const choice = choice_of(schedule, devices, microbatches);
         if (!extents_of(choice))
           continue;
         pp::device_orders const orders = registry::plain_orders(choice, costs[0]);
-        bool split = false;
-        for (pp::pass const& each : orders.passes) {
-          split = split || each.kind == pp::pass_kind::backward_input;
-          pairs = pairs || each.overlapped;
-        }
-        bool const may_be_whole = !split && (devices == 1 || microbatches < 3);
-        CHECK((split == traits.splits_backward || may_be_whole));
-        if (microbatches % 4 == 0) // other costs, where a search takes a while
-          for (pp::uniform_cost const& other : {costs[1], costs[2]})
-            follows_costs =
-              follows_costs || registry::plain_orders(choice, other).passes != orders.passes;
+        for (pp::uniform_cost const& other : {costs[1], costs[2]})
+          follows_costs =
+            follows_costs || registry::plain_orders(choice, other).passes != orders.passes;
       }
-    CHECK(pairs == traits.overlaps_pairs);
-    CHECK(follows_costs == traits.searched);
+    CHECK(follows_costs == schedule.traits.searched);
   }
 }
 

@@ -34,7 +34,8 @@ TEST_CASE("no order of a small pipeline beats the bound, which is above the othe
     CAPTURE(round);
     CHECK(bound <= order.makespan * (1 + 1e-12));
     double const other =
-      pp::least_times(extents, cost, {.memory_limit = static_cast<double>(limit)}).makespan.least();
+      pp::least_times({extents}, cost, {.memory_limit = static_cast<double>(limit)})
+        .makespan.least();
     better += bound > other * (1 + 1e-9) ? 1 : 0;
     met += bound > other * (1 + 1e-9) && bound >= order.makespan * (1 - 1e-9) ? 1 : 0;
   }

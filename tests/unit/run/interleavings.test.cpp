@@ -170,7 +170,7 @@ thread_program change_and_tell(instruction const& change) {
   return ended(std::move(program));
 }
 
-//! A device changes its thread: thread_share::give by the caller, put_back by who has it in hand,
+//! A device changes its thread: thread_board::give by the caller, put_back by who has it in hand,
 //! thread_device::post by a sender, and the sleep of the new owner in run_devices.
 struct change_of_hands {
   thread_program gives = change_and_open({store_now, owner, 1});

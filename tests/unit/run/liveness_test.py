@@ -132,31 +132,31 @@ def check_member(plans, rank, member):
     return late
 
 
-def check_hangs():
-    """Each member of five schedules hangs once on one of two ranks; on both where everything is asked for."""
+def check_all():
+    """Each member of five schedules hangs once on one of two ranks; on both where everything is asked for. Next to them what
+    goes on, and what hangs elsewhere."""
     everything = os.environ.get("PIPELINING_TEST_EVERYTHING")
-    hangs = []
-    for plans in PLANS:
-        for turn, (member, ranks) in enumerate(members_of(plans).items()):
-            chosen = ranks if everything else [ranks[turn % len(ranks)]]
-            hangs += [(plans, rank, member) for rank in chosen]
-    nameless = {"backward_input", "backward_weight", "forward_backward", "gather_weights", "use_weights", "collect_gradients",
-                "scatter_gradients", "gradients_ready"}
-    assert {member for _, _, member in hangs} == {*WORDS} | nameless, hangs
-    with concurrent.futures.ThreadPoolExecutor(10) as runs:  # they sleep
-        others = [runs.submit(check_hang, *call) for call in (
-            (0, 0, "forward of stage 0, microbatch 0"), (0, 8, "optimizer step of stage 0"),
-            (1, 0, "forward of stage 1, microbatch 0"), (1, 7, "backward of stage 1, microbatch 3"),
-            (1, 8, "optimizer step of stage 1"))]
+    with concurrent.futures.ThreadPoolExecutor(16) as runs:  # they sleep
+        others = [runs.submit(*call) for call in (
+            (check_threads_go_on,), (check_ranks_go_on,), (check_one_rank_goes_on,), (check_one_rank_is_named,),
+            (check_hang, 0, 0, "forward of stage 0, microbatch 0"), (check_hang, 0, 8, "optimizer step of stage 0"),
+            (check_hang, 1, 0, "forward of stage 1, microbatch 0"), (check_hang, 1, 7, "backward of stage 1, microbatch 3"),
+            (check_hang, 1, 8, "optimizer step of stage 1"))]
+        hangs = []
+        for plans, members in zip(PLANS, runs.map(members_of, PLANS)):
+            for turn, (member, ranks) in enumerate(members.items()):
+                chosen = ranks if everything else [ranks[turn % len(ranks)]]
+                hangs += [(plans, rank, member) for rank in chosen]
+        nameless = {"backward_input", "backward_weight", "forward_backward", "gather_weights", "use_weights",
+                    "collect_gradients", "scatter_gradients", "gradients_ready"}
+        assert {member for _, _, member in hangs} == {*WORDS} | nameless, hangs
         late = list(runs.map(lambda call: check_member(*call), hangs))
         for each in others:
             each.result()
     assert max(late) < 1, sorted(zip(late, hangs))[-5:]
 
 
-check_threads_go_on()
 if RANKS:
-    check_hangs()
-    check_ranks_go_on()
-    check_one_rank_goes_on()
-    check_one_rank_is_named()
+    check_all()
+else:
+    check_threads_go_on()

@@ -59,7 +59,7 @@ outcome try_flow(unsigned seed) {
     result.at = end::lowered;
     pp::plan const work = pp::lower(table, support::eight_bytes{});
     CHECK(pp::prove(work));
-    result.elsewhere = pp::detail::names_chunks(work.over);
+    result.elsewhere = work.over.view().graph().names_chunks();
     result.at = end::ran;
     auto model = support::beginning_model(work, static_cast<unsigned>(chance.below(1 << 20)));
     pp::thread_runner runner(work, model);

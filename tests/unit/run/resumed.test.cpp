@@ -26,13 +26,13 @@ using model = std::vector<support::arithmetic_stage>;
 //! @return how often a device was asked.
 int take_turns(pp::detail::thread_board& board, model& stages, std::mt19937& chance) {
   std::vector<int> left;
-  for (int device = 0; device < board.devices; ++device)
+  for (int device = 0; device < board.device_count; ++device)
     left.push_back(device);
   int turns = 0;
   int const limit = 1 << 20; // never reached unless nobody can go on
   for (; !left.empty() && turns < limit; ++turns) {
     std::size_t const at = std::uniform_int_distribution<std::size_t>(0, left.size() - 1)(chance);
-    if (pp::detail::thread_device<model>(board, stages, left[at]).advance())
+    if (pp::detail::thread_device<model>{board, stages, left[at]}.advance())
       left.erase(left.begin() + static_cast<std::ptrdiff_t>(at));
   }
   CHECK(left.empty());
@@ -90,15 +90,15 @@ TEST_CASE("a device that must wait returns, says for which message, and goes on 
   pp::detail::thread_board board(2, {});
   board.put(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 1}), support::words), 0, stages);
   board.begin_step(*board.plans.front());
-  pp::detail::thread_device<model> first(board, stages, 0);
-  pp::detail::thread_device<model> last(board, stages, 1);
+  pp::detail::thread_device<model> first{board, stages, 0};
+  pp::detail::thread_device<model> last{board, stages, 1};
   CHECK_FALSE(last.advance());
-  int const missing = board.share.devices[1].waits_on.load();
+  int const missing = board.devices[1].waits_on.load();
   REQUIRE(missing != pp::nothing);
   CHECK(last.steps[static_cast<std::size_t>(missing)].what == pp::operation::receive);
-  int const at = board.share.devices[1].next;
+  int const at = board.devices[1].next;
   CHECK_FALSE(last.advance()); // nothing has come
-  CHECK(board.share.devices[1].next == at);
+  CHECK(board.devices[1].next == at);
   CHECK_FALSE(first.advance()); // sends, and waits for the gradient
   CHECK(last.advance());
   CHECK(first.advance());

@@ -87,13 +87,13 @@ TEST_CASE("what threads poll and what they write lie on cache lines of their own
   auto const add = [&](auto const& each) {
     return lines.insert(reinterpret_cast<std::uintptr_t>(&each) / line).second;
   };
-  CHECK(add(board.share.running)); // written at the end of an errand
-  CHECK(add(board.share.caller));
+  CHECK(add(board.running)); // written at the end of an errand
+  CHECK(add(board.caller));
   CHECK(add(board.guard));
   for (int i = 0; i < 2; ++i) {
-    CHECK(add(board.share.devices[i].position)); // written with every pass
-    CHECK(add(board.share.threads[i].called));   // polled between errands
-    CHECK(add(board.share.threads[i].door));     // looked at by who sends
+    CHECK(add(board.devices[i].position)); // written with every pass
+    CHECK(add(board.threads[i].called));   // polled between errands
+    CHECK(add(board.threads[i].door));     // looked at by who sends
   }
   CHECK(sizeof(pp::detail::sleeping_place) % line == 0);
   CHECK(alignof(pp::detail::rendezvous) == line);

@@ -24,6 +24,10 @@ pp::uniform_cost with_all_reduce(double forward, double input, double weight, do
   return cost;
 }
 
+double pair_time(pp::cost_model auto const& cost, pp::pass const& first, pp::pass const& second) {
+  return pp::detail::pair_duration(cost, pp::training, first, second);
+}
+
 } // namespace
 
 TEST_CASE("STP follows its laws at random times, in pairs and in turn") {
@@ -76,27 +80,27 @@ TEST_CASE("a fused backward pass and a pair hide the exchanges of a tensor paral
     CHECK(of.duration(weight) == 2);
     CHECK(of.duration(backward) == 5);
     CHECK(of.duration(make(pp::pass_kind::recompute)) == 5);
-    CHECK(pp::detail::pair_duration(of, forward, backward) == 9);
-    CHECK(pp::detail::pair_duration(of, forward, input) == 7);
-    CHECK(pp::detail::pair_duration(of, forward, weight) == 6);
-    CHECK(pp::detail::pair_duration(of, forward, forward) == 8);
+    CHECK(pair_time(of, forward, backward) == 9);
+    CHECK(pair_time(of, forward, input) == 7);
+    CHECK(pair_time(of, forward, weight) == 6);
+    CHECK(pair_time(of, forward, forward) == 8);
   };
   check(cost);
   check(table);
   pp::uniform_cost fixed = cost;
   fixed.overlapped_pair = 6.5;
-  CHECK(pp::detail::pair_duration(fixed, forward, backward) == 6.5);
+  CHECK(pair_time(fixed, forward, backward) == 6.5);
   table.set(pp::pass_kind::forward, 0, 0, 7);
-  CHECK(pp::detail::pair_duration(table, forward, weight) == 8);
+  CHECK(pair_time(table, forward, weight) == 8);
   table.set_exchanges(pp::pass_kind::forward, 0, 0, 2);
-  CHECK(pp::detail::pair_duration(table, forward, weight) == 7);
+  CHECK(pair_time(table, forward, weight) == 7);
   CHECK(table.duration(forward) == 7);
   CHECK(table.exchanges(forward) == 2);
   CHECK(table.exchanges(backward) == 0);
   pp::cost_table const hidden = table.without_exchanges();
   CHECK(hidden.duration(forward) == 5);
   CHECK(hidden.duration(backward) == 5);
-  CHECK(pp::detail::pair_duration(hidden, forward, backward) == 10);
+  CHECK(pair_time(hidden, forward, backward) == 10);
   CHECK(hidden.exchanges(forward) == 0);
   for (double const wrong : {-1.0, 7.5})
     CHECK_THROWS_WITH_AS(
@@ -131,11 +135,11 @@ TEST_CASE("what nothing is long enough to hide is exposed") {
     auto const weight = pass(pp::pass_kind::backward_weight);
     CHECK(of.duration(forward) == 14);
     CHECK(of.duration(backward) == 13); // 3, and exchanges for as long as W takes and longer
-    CHECK(pp::detail::pair_duration(of, forward, forward) == 20);
-    CHECK(pp::detail::pair_duration(of, forward, weight) == 14);
-    CHECK(pp::detail::pair_duration(of, weight, forward) == 14);
-    CHECK(pp::detail::pair_duration(of, weight, weight) == 4);
-    CHECK(pp::detail::pair_duration(of, forward, backward) == 17);
+    CHECK(pair_time(of, forward, forward) == 20);
+    CHECK(pair_time(of, forward, weight) == 14);
+    CHECK(pair_time(of, weight, forward) == 14);
+    CHECK(pair_time(of, weight, weight) == 4);
+    CHECK(pair_time(of, forward, backward) == 17);
   };
   pp::uniform_cost const cost = with_all_reduce(4, 3, 2, 10);
   check(cost);

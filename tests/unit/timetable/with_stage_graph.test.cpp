@@ -123,20 +123,20 @@ TEST_CASE(
   for (int stages = 1; stages < 12; ++stages) {
     auto const edges = support::draw_graph(stages, random);
     std::vector<int> const table = pp::detail::edge_table(edges, stages);
-    CHECK(pp::detail::table_size(table.data(), stages) == static_cast<int>(table.size()));
+    CHECK(pp::detail::stage_graph{table.data(), stages}.size() == static_cast<int>(table.size()));
     pp::pipeline_view const over{
       .extents = {.devices = stages}, .holders = nullptr, .edges = table.data()};
     int widest = 1;
     for (int s = 0; s < stages; ++s)
       for (int const step : {-1, 1}) {
         auto const expected = step < 0 ? support::before(edges, s) : support::after(edges, s);
-        REQUIRE(pp::detail::neighbours(over, s, step) == static_cast<int>(expected.size()));
+        REQUIRE(over.graph().edges(s, step) == static_cast<int>(expected.size()));
         widest = std::max(widest, static_cast<int>(expected.size()));
         for (int k = 0; k < static_cast<int>(expected.size()); ++k) {
-          pp::detail::stage_neighbour const there = pp::detail::neighbour(over, s, step, k);
+          pp::detail::stage_neighbour const there = over.graph().edge(s, step, k);
           CHECK(there.stage == expected[static_cast<std::size_t>(k)]);
-          CHECK(pp::detail::neighbour(over, there.stage, -step, there.number).stage == s);
-          CHECK(pp::detail::neighbour(over, there.stage, -step, there.number).number == k);
+          CHECK(over.graph().edge(there.stage, -step, there.number).stage == s);
+          CHECK(over.graph().edge(there.stage, -step, there.number).number == k);
         }
       }
     CHECK(pp::detail::graph_width(over) == widest);
@@ -150,7 +150,7 @@ TEST_CASE("edges say which chunk of a stage another one reads") {
     int const chunks = 1 + static_cast<int>(random() % 4);
     support::edge_list const edges = support::draw_units(stages, random);
     std::vector<int> const table = pp::detail::edge_table(edges, stages, {}, {}, chunks);
-    CHECK(pp::detail::table_size(table.data(), stages) == static_cast<int>(table.size()));
+    CHECK(pp::detail::stage_graph{table.data(), stages}.size() == static_cast<int>(table.size()));
     pp::pipeline_view const over{
       .extents = {.devices = stages, .chunks = chunks}, .holders = nullptr, .edges = table.data()};
     int widest = 1;
@@ -303,8 +303,8 @@ TEST_CASE("a pass that starts before one of its inputs has arrived is named with
 }
 
 TEST_CASE("a frozen stage before a pass that waits for ever is timed, and the wait is told") {
-  pp::device_orders orders = pp::make_orders(
-    pp::with_frozen_stages<pp::OneFOneB>{{}, {0}}, {.devices = 2, .microbatches = 3});
+  pp::device_orders orders = pp::make_orders(pp::with_frozen_stages<pp::OneFOneB>{{}, {0}},
+                                             {.devices = 2, .microbatches = 3});
   std::swap(orders.passes[static_cast<std::size_t>(orders.offsets[1])],
             orders.passes[static_cast<std::size_t>(orders.offsets[1]) + 1]); // back before forward
   pp::dynamic_timetable const table = pp::simulate(orders, pp::uniform_cost{1, 1, 1, 0.25});

@@ -61,8 +61,7 @@ TEST_CASE("a page holds the order of every device and the times of every kind") 
 
 TEST_CASE("memory is held from one entry to the last of others, sent slots through the next") {
   auto const table = pp::make_timetable<pp::OneFOneB>({2, 1});
-  pp::detail::table_links const links(table);
-  auto const holds = links.holds();
+  auto const holds = pp::detail::slot_holds(table).all();
   auto const found = [&](pp::slot_class of, int from, bool arrives, std::vector<int> until) {
     for (pp::detail::slot_hold const& each : holds)
       if (each.pool == static_cast<int>(of) && each.from == from && each.arrives == arrives)
@@ -83,7 +82,7 @@ TEST_CASE("a stage that only goes forward holds its activation for its pass") {
   auto const table =
     pp::make_timetable(pp::with_frozen_stages<pp::OneFOneB>{{}, {0}}, pp::pipeline_size{2, 1});
   int found = 0;
-  for (pp::detail::slot_hold const& each : pp::detail::table_links(table).holds())
+  for (pp::detail::slot_hold const& each : pp::detail::slot_holds(table).all())
     if (each.pool == static_cast<int>(pp::slot_class::activation)) {
       ++found;
       CHECK(each.until == std::vector{each.from == 0 ? 0 : 2});

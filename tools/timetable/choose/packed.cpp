@@ -107,9 +107,7 @@ double measured_sequences::operator()(pp::pass_kind kind,
 }
 
 double measured_sequences::message_seconds(int from, int to, std::int64_t tokens) const {
-  std::span<double const> const links = cost_.links();
-  double const seconds = pp::detail::message_time(
-    links.empty() ? nullptr : links.data(), devices_, cost_.latency(), from, to);
+  double const seconds = pp::detail::message_time(cost_, devices_, from, to);
   return seconds * static_cast<double>(tokens) / longest_;
 }
 

@@ -70,26 +70,20 @@ template <class Element>
   auto const dim = static_cast<std::uint32_t>(view.dim);
   bool const is_whole = dim % panel == 0;
   auto const panels = is_whole ? dim / panel : 1;
-  tiled_tensor out;
-  out.type = std::is_same_v<std::remove_const_t<Element>, __nv_bfloat16>
-               ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  out.base = const_cast<std::remove_const_t<Element>*>(view.data);
-  out.size[0] = is_whole ? panel : dim;
-  out.size[1] = size_of(view.length);
-  out.size[2] = panels;
-  out.size[3] = size_of(view.heads);
-  out.size[4] = size_of(view.batch);
-  out.stride[0] = stride_of(view.length, view.length_stride);
-  out.stride[1] = panel * bytes;
-  out.stride[2] = stride_of(view.heads, view.head_stride);
-  out.stride[3] = stride_of(view.batch, view.batch_stride);
-  out.box[0] = panel;
-  out.box[1] = rows;
-  out.box[2] = panels;
-  out.box[3] = 1;
-  out.box[4] = 1;
-  return out;
+  using element = std::remove_const_t<Element>;
+  bool const is_bfloat = std::is_same_v<element, __nv_bfloat16>;
+  return {is_bfloat ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+          const_cast<element*>(view.data),
+          {is_whole ? panel : dim,
+           size_of(view.length),
+           panels,
+           size_of(view.heads),
+           size_of(view.batch)},
+          {stride_of(view.length, view.length_stride),
+           panel * bytes,
+           stride_of(view.heads, view.head_stride),
+           stride_of(view.batch, view.batch_stride)},
+          {panel, rows, panels, 1, 1}};
 }
 
 //! cuTensorMapEncodeTiled. It is part of the driver and asked for by name, once, so that nobody has

@@ -66,24 +66,28 @@ template <class Real>
   }
 }
 
-//! A part of a scratch: the pointer that shall have it, and its numbers.
+//! A part of a scratch: the pointer that shall have it, its numbers, and the blocks that have one
+//! each; 1: they share it.
 template <class Real>
 struct scratch_part {
   Real** at;
   std::int64_t count;
+  std::int64_t blocks = 1;
 };
 
-//! Lays parts of a scratch next to each other.
+//! Lays parts of a scratch next to each other, and points at those of one block.
 template <class Real>
-void place_parts(workspace<Real>& space, std::initializer_list<scratch_part<Real>> parts) {
+void place_parts(workspace<Real>& space,
+                 std::int64_t block,
+                 std::initializer_list<scratch_part<Real>> parts) {
   std::int64_t count = 0;
   for (auto const& part : parts) {
-    count += part.count;
+    count += part.count * part.blocks;
   }
   Real* next = space.reserve(count);
   for (auto const& part : parts) {
-    *part.at = next;
-    next += part.count;
+    *part.at = next + block % part.blocks * part.count;
+    next += part.count * part.blocks;
   }
 }
 
@@ -318,14 +322,15 @@ template <score Score>
 
 //! Walks all tiles of a call: some tiles of rows at a time, the last rows of a head first, through
 //! all keys, which are packed once for all of them.
-//! @param pass has p and m, and start(rows, scratch), pack(rows, keys, scratch), visit(rows, keys,
-//! cover, scratch) and finish(rows, scratch)
-template <class Pass, class Scratch>
-void walk_tiles(Pass const& pass, Scratch const& scratch) {
+//! @param pass has p, m and a type scratch, and start(rows, scratch), pack(rows, keys, scratch),
+//! visit(rows, keys, cover, scratch) and finish(rows, scratch)
+template <class Pass, class Real>
+void walk_tiles(Pass const& pass, workspace<Real>& space) {
   auto const& p = pass.p;
+  auto const scratch = [&](std::int64_t k) { return typename Pass::scratch(space, p, k); };
   auto const walk = [&](row_block const& rows) {
     for (std::int64_t k = 0; k < rows.blocks(); ++k) {
-      pass.start(rows.block(k), scratch.of_block(p, k));
+      pass.start(rows.block(k), scratch(k));
     }
     for (std::int64_t j = 0; j < p.key_length; j += tile_keys) {
       key_block const keys{j, std::min(j + tile_keys, p.key_length)};
@@ -334,15 +339,15 @@ void walk_tiles(Pass const& pass, Scratch const& scratch) {
         auto const covered = cover_of(p, pass.m, rows.block(k), keys);
         if (covered != tile_cover::skip) {
           if (!packed) {
-            pass.pack(rows, keys, scratch);
+            pass.pack(rows, keys, scratch(k));
             packed = true;
           }
-          pass.visit(rows.block(k), keys, covered, scratch.of_block(p, k));
+          pass.visit(rows.block(k), keys, covered, scratch(k));
         }
       }
     }
     for (std::int64_t k = 0; k < rows.blocks(); ++k) {
-      pass.finish(rows.block(k), scratch.of_block(p, k));
+      pass.finish(rows.block(k), scratch(k));
     }
   };
   constexpr auto some_rows = some_blocks * tile_rows;

@@ -19,41 +19,6 @@
 
 namespace pipelining::inline v0_3::attention::detail {
 
-//! The queries of a block before any key.
-template <class State, class Block>
-__device__ __forceinline__ void start_queries(State& state, Block const& block, float factor) {
-  start_softmax(state,
-                block.c,
-                pair_position{block.batch(), block.head(), 0, 0},
-                block.first(),
-                block.place(),
-                block.rows(),
-                factor,
-                !Block::is_split && block.c.p.from == carry::in);
-}
-
-//! The results of a block to memory.
-template <class State, class Block>
-__device__ __forceinline__ void finish_queries(State& state, Block const& block, float factor) {
-  auto const& c = block.c;
-  if constexpr (Block::is_split) {
-    auto const row =
-      ((block.part() * c.p.batch + block.batch()) * c.p.heads + block.head()) * c.p.query_length +
-      block.first();
-    finish_split(state, block.splits, row, block.place(), block.rows(), factor);
-  } else {
-    finish_softmax(state,
-                   c,
-                   pair_position{block.batch(), block.head(), 0, 0},
-                   block.first(),
-                   block.warp_row(),
-                   block.rows(),
-                   factor,
-                   block.memory,
-                   block.lane());
-  }
-}
-
 //! The work of one block.
 template <class Shape, class Element, mask Mask, score Score, class Splits>
 __device__ inline void run_forward_block(forward_call<Element, Mask, Score> const& c,
@@ -69,7 +34,7 @@ __device__ inline void run_forward_block(forward_call<Element, Mask, Score> cons
   }
   __syncthreads(); // the work is told
   softmax_state<tiles, shape::value_dim> state;
-  start_queries(state, block, factor);
+  start_softmax(state, block, factor);
   auto now = block.find_keys(block.first_tile());
   auto values = block.values(0);
   auto other_values = block.values(shape::value_places - 1);
@@ -115,7 +80,7 @@ __device__ inline void run_forward_block(forward_call<Element, Mask, Score> cons
   }
   wait_for_copies<0>(); // queries, where there was no tile of keys
   __syncthreads();
-  finish_queries(state, block, factor);
+  finish_softmax(state, block, factor);
 }
 
 } // namespace pipelining::inline v0_3::attention::detail

@@ -7,8 +7,8 @@
 #include <pipe/attention/kernel/kept_pairs.cuh>
 #include <pipe/attention/kernel/tile_search.cuh>
 #include <pipe/attention/kernel/warp_matrix.cuh>
-#include <pipe/attention/key_splits.hpp>
 #include <pipe/attention/mask.hpp>
+#include <pipe/attention/parameters.hpp>
 #include <pipe/attention/portable/shared_tile.cuh>
 #include <pipe/attention/score.hpp>
 
@@ -114,24 +114,24 @@ struct softmax_state {
 };
 
 //! Starts from nothing, or from the (O, log-sum-exp) of other keys where these are carried in.
-template <int Tiles, int Dim, class Call>
-__device__ inline void start_softmax(softmax_state<Tiles, Dim>& state,
-                                     Call const& c,
-                                     pair_position block,
-                                     int first,
-                                     lane_place lane,
-                                     int rows,
-                                     float factor,
-                                     bool is_carried) {
+template <int Tiles, int Dim, class Block>
+__device__ __forceinline__ void
+start_softmax(softmax_state<Tiles, Dim>& state, Block const& block, float factor) {
+  auto const& c = block.c;
   using element = std::remove_pointer_t<decltype(c.t.output.data)>;
+  int const batch = block.batch();
+  int const head = block.head();
+  int const first = block.first();
+  auto const lane = block.place();
+  int const rows = block.rows();
+  bool const is_carried = !Block::is_split && c.p.from == carry::in;
 #pragma unroll
   for (int r = 0; r < Tiles; ++r) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int const row = lane.row + r * 16 + half * 8;
       bool const carried = is_carried && row < rows;
-      float const lse =
-        carried ? c.t.log_sum_exp.at(block.batch, block.head, first + row) : -INFINITY;
+      float const lse = carried ? c.t.log_sum_exp.at(batch, head, first + row) : -INFINITY;
       bool const some = lse != -INFINITY;
       state.most[r][half] = some ? lse * log2_of_e / factor : -INFINITY;
       state.sum[r][half] = some && lane.column == 0 ? 1.0f : 0.0f;
@@ -139,7 +139,7 @@ __device__ inline void start_softmax(softmax_state<Tiles, Dim>& state,
       for (int n = 0; n < Dim / 8; ++n) {
         float2 before{0, 0};
         if (some) {
-          element const* const from = c.t.output.row(block.batch, first + row, block.head);
+          element const* const from = c.t.output.row(batch, first + row, head);
           before =
             unpack<element>(*reinterpret_cast<std::uint32_t const*>(from + n * 8 + lane.column));
         }
@@ -150,19 +150,19 @@ __device__ inline void start_softmax(softmax_state<Tiles, Dim>& state,
   }
 }
 
-//! Divides by the sums and writes O and the log-sum-exp of the rows of a warp.
-//! @param tile shared memory for the rows of the block, of which the warp uses its own
-template <int Tiles, int Dim, class Call>
-__device__ inline void finish_softmax(softmax_state<Tiles, Dim>& state,
-                                      Call const& c,
-                                      pair_position block,
-                                      int first,
-                                      int warp_row,
-                                      int rows,
-                                      float factor,
-                                      unsigned char* tile,
-                                      int lane) {
+//! Divides by the sums and writes O and the log-sum-exp of the rows of a warp, by way of the
+//! block's shared memory, of which the warp uses its own rows.
+template <int Tiles, int Dim, class Block>
+__device__ __forceinline__ void
+finish_softmax(softmax_state<Tiles, Dim>& state, Block const& block, float factor) {
+  auto const& c = block.c;
   using element = std::remove_pointer_t<decltype(c.t.output.data)>;
+  int const batch = block.batch();
+  int const head = block.head();
+  int const first = block.first();
+  int const warp_row = block.warp_row();
+  int const rows = block.rows();
+  int const lane = block.lane();
 #pragma unroll
   for (int r = 0; r < Tiles; ++r) {
 #pragma unroll
@@ -176,31 +176,34 @@ __device__ inline void finish_softmax(softmax_state<Tiles, Dim>& state,
         state.sum_of_values[r][n][2 * half + 1] *= share;
       }
       if (lane % 4 == 0 && row < rows) {
-        c.t.log_sum_exp.at(block.batch, block.head, first + row) =
+        c.t.log_sum_exp.at(batch, head, first + row) =
           sum > 0 ? state.most[r][half] * factor * ln_of_2 + logf(sum) : -INFINITY;
       }
     }
     std::uint32_t packed[Dim / 8][2];
     pack_rows<element>(packed, state.sum_of_values[r]);
-    keep_rows<Dim>(tile, warp_row + r * 16, packed, lane);
+    keep_rows<Dim>(block.memory, warp_row + r * 16, packed, lane);
   }
   __syncwarp();
-  store_rows<Tiles * 16, Dim>(tile,
+  store_rows<Tiles * 16, Dim>(block.memory,
                               warp_row,
-                              c.t.output.row(block.batch, first, block.head),
+                              c.t.output.row(batch, first, head),
                               c.t.output.length_stride,
                               rows,
                               lane);
 }
 
 //! The same for a part of the keys: to scratch, in float.
-template <int Tiles, int Dim>
-__device__ inline void finish_split(softmax_state<Tiles, Dim>& state,
-                                    key_splits const& splits,
-                                    std::int64_t first_row,
-                                    lane_place lane,
-                                    int rows,
-                                    float factor) {
+template <int Tiles, int Dim, class Block>
+requires(Block::is_split) __device__ __forceinline__
+  void finish_softmax(softmax_state<Tiles, Dim>& state, Block const& block, float factor) {
+  auto const& p = block.c.p;
+  auto const& splits = block.splits;
+  auto const first_row =
+    ((block.part() * p.batch + block.batch()) * p.heads + block.head()) * p.query_length +
+    block.first();
+  auto const lane = block.place();
+  int const rows = block.rows();
 #pragma unroll
   for (int r = 0; r < Tiles; ++r) {
 #pragma unroll

@@ -14,6 +14,7 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace pipelining::inline v0_3::detail {
@@ -45,20 +46,6 @@ constexpr void grow(slot_layout& layout, std::int64_t bytes) noexcept {
     layout.asked = bytes;
 }
 
-//! The bytes of a step that is not about a pass: a row of the totals stands at the start of its
-//! slot, and several rows are several whole slots.
-template <buffer_sizes Sizes>
-[[nodiscard]] constexpr std::int64_t
-bytes_of_other(item const& step, use const& given, Sizes const& sizes, slot_layout* layouts) {
-  slot_class const of = given.of;
-  bool const several = of == slot_class::totals && step.about != subject::contribution;
-  std::int64_t const bytes = of == slot_class::totals          ? totals_bytes(sizes)
-                             : of == slot_class::tied_gradient ? tied_bytes(sizes)
-                                                               : sizes.bytes(of, step.work);
-  grow(layouts[static_cast<int>(of)], bytes);
-  return several ? times(layouts[static_cast<int>(of)].bytes, given.count) : bytes;
-}
-
 //! The bytes of what there is for readers on other stages: by the pass that makes it and, of what
 //! each gets for itself, by the reader where the size functions look at it.
 //! @param reader says which that is
@@ -78,14 +65,15 @@ template <buffer_sizes Sizes>
 [[nodiscard]] constexpr std::int64_t
 bytes_of_copy(data_uses const& uses, pass const& work, Sizes const& sizes) {
   flow const& declared = *uses.over.declared;
-  bool on_host = true;
+  slot_class sized{};
+  bool found = false; // on the device
   for (data_use const& use : uses[work])
-    on_host = on_host && declared.data[use.of].lives != residence::device;
-  std::int64_t bytes = 0;
-  for (data_use const& use : uses[work])
-    if (declared.data[use.of].lives == residence::device || (on_host && !use.orders))
-      bytes = sizes.bytes(static_cast<slot_class>(use.pool), work);
-  return bytes;
+    if (bool const on_device = declared.data[use.of].lives == residence::device;
+        on_device || !(found || use.orders)) {
+      sized = static_cast<slot_class>(use.pool);
+      found = on_device;
+    }
+  return sizes.bytes(sized, work);
 }
 
 //! The bytes of one of the data that a pass reads, makes and keeps.
@@ -110,10 +98,9 @@ template <buffer_sizes Sizes>
 
 //! True for a pool whose slots lie on the host.
 [[nodiscard]] constexpr bool lies_on_host(flow const& declared, int pool) noexcept {
-  for (int of = 0; of < declared.data_count; ++of)
-    if (declared.data[of].pool == pool && declared.data[of].lives == residence::host)
-      return true;
-  return false;
+  return std::any_of(declared.data, declared.data + declared.data_count, [pool](datum const& of) {
+    return of.pool == pool && of.lives == residence::host;
+  });
 }
 
 //! @brief The bytes of the two arenas of a device.
@@ -138,7 +125,13 @@ constexpr void size_uses(data_uses const& uses,
     ++next;
   };
   if (step.about != subject::pass) {
-    next->bytes = bytes_of_other(step, *next, sizes, layouts);
+    // A row of the totals stands at the start of its slot; several rows are several whole slots.
+    use& given = *next;
+    enter(given.of == slot_class::totals          ? totals_bytes(sizes)
+          : given.of == slot_class::tied_gradient ? tied_bytes(sizes)
+                                                  : sizes.bytes(given.of, step.work));
+    if (given.of == slot_class::totals && step.about != subject::contribution)
+      given.bytes = times(layouts[static_cast<int>(given.of)].bytes, given.count);
   } else if (step.what != operation::run) {
     enter(bytes_for(sizes, uses.over.declared->data[uses.datum_of(carried)], step.work, [&] {
       return reader_of(uses.over, step.work, work.message_of(step).number).stage;
@@ -157,11 +150,10 @@ constexpr void size_uses(data_uses const& uses,
 }
 
 //! @brief Fills in the bytes of every message of a program, the size of the slots of every class,
-//! their offsets in the
-//!        device's arenas, and returns the bytes of these.
+//! their offsets in the device's arenas, and returns the bytes of these.
 //!
 //! Sums that do not fit 62 bits stay at 2^62, which no limit allows. A negative size stays in its
-//! layout, for `check_sizes` to name.
+//! layout, for `check_layouts` to name.
 //!
 //! @param carried [items], of messages the instances that they carry
 //! @param layouts [slot_classes], with `count` set.

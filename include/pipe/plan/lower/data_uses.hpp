@@ -30,24 +30,18 @@ struct held_datum {
 //! The maker of a datum without one yet, whose readers have been counted.
 inline constexpr int made_by_reader = -2;
 
-//! True for the chunk that comes first in an order.
-[[nodiscard]] constexpr bool
-opens(pipeline_view const& over, effect::chunk_order order, pass const& work) noexcept {
-  return work.chunk ==
-         (order == effect::chunk_order::ascending ? 0 : over.chunks_of(work.microbatch) - 1);
-}
-
 //! True when a pass brings a datum to life: it makes the datum, or is the first to add to it.
-[[nodiscard]] constexpr bool brings(pipeline_view const& over,
-                                    bool makes,
-                                    bool adds,
-                                    effect::chunk_order order,
-                                    pass const& work) noexcept {
-  return makes || (adds && opens(over, order, work));
+[[nodiscard]] constexpr bool
+brings(pipeline_view const& over, does what, effect::chunk_order order, pass const& work) noexcept {
+  return what == does::makes ||
+         (what == does::adds_to &&
+          work.chunk ==
+            (order == effect::chunk_order::ascending ? 0 : over.chunks_of(work.microbatch) - 1));
 }
 
-//! One effect of a kind on a pipeline, worked out for walks over many passes.
-struct data_use {
+//! One effect of a kind on a pipeline, worked out for walks over many passes. Of 24 bytes, as which
+//! their lists are found without a multiplication.
+struct alignas(8) data_use {
   std::uint8_t of = 0;    //!< the datum
   std::uint8_t pool = 0;  //!< where it lies
   std::int8_t stage = 0;  //!< of its own stage, of those before (-1), after (+1) or `group_step` it
@@ -58,9 +52,7 @@ struct data_use {
   bool lies = false;                //!< in a slot, in this pipeline
   bool orders = false;              //!< says who runs first, and has no slot
   bool whole = false;               //!< one per unit
-  bool makes = false;               //!< brings it to life
-  bool adds = false;                //!< brings it to life where its chunk comes first
-  bool frees = false;               //!< uses it last
+  does what = does::reads;          //!< what the pass does with it
   bool takes_part = false;          //!< lies, and is not the end of what the kind starts itself
   bool ends = false;                //!< may be the last use of its slot
   effect::chunk_order order = effect::chunk_order::ascending; //!< where it adds
@@ -74,13 +66,6 @@ struct pass_place {
   int microbatch; //!< what there is one of per microbatch
 };
 
-//! A datum that a kind makes for other stages.
-struct made_product {
-  int first = nothing; //!< the number of its first instance; `nothing` where there is no such datum
-  int step = 0;        //!< to the stages that read it
-  bool per_reader = false; //!< there is one for each of them
-};
-
 //! The uses of data by each kind of pass, on a first, a last, an only and any other stage. Data of
 //! stages that do not exist are left out.
 struct data_uses {
@@ -90,7 +75,7 @@ struct data_uses {
     int slots = 0; //!< that a pass uses where stages are a chain
     //! The chunk that ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
     int last_chunk = 0;
-    made_product products[3]{}; //!< the data made for other stages
+    int product = nothing; //!< the first instance of the first datum made for other stages
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -119,19 +104,19 @@ struct data_uses {
   //! @param kinds of the passes
   constexpr explicit data_uses(pipeline_view const& whose, flow_set kinds = ~flow_set{0})
       : over(whose), stage_count(whose.extents.stages()), unit_count(whose.units()),
-        width(graph_width(whose)), across(names_chunks(whose)), position(stage_count),
+        width(graph_width(whose)), across(whose.graph().names_chunks()), position(stage_count),
         most_readers(width + whose.declared->engines) {
     flow const& declared = *over.declared;
     for (int stage = 0; stage < stage_count; ++stage)
       position[stage] =
-        static_cast<unsigned char>((neighbours(over, stage, -1) > 0 ? has_before : 0) +
-                                   (neighbours(over, stage, 1) > 0 ? has_after : 0));
+        static_cast<unsigned char>((over.graph().edges(stage, -1) > 0 ? has_before : 0) +
+                                   (over.graph().edges(stage, 1) > 0 ? has_after : 0));
     for (int number = 0; number < declared.kind_count; ++number)
-      if (declared.kinds[number].exists() && holds(kinds, number))
+      if (holds(kinds, number))
         number_data(declared.kinds[number]);
     row_size = lines * width * unit_count;
     for (int number = 0; number < declared.kind_count; ++number) {
-      if (!declared.kinds[number].exists() || !holds(kinds, number))
+      if (!holds(kinds, number))
         continue;
       completes[number] = completes_gradients(declared, static_cast<pass_kind>(number));
       for (int where = 0; where < 4; ++where)
@@ -144,7 +129,7 @@ struct data_uses {
 
   //! The uses of data by a pass.
   [[nodiscard]] constexpr list const& operator[](pass const& work) const noexcept {
-    return of[index_of(work.kind)][across ? position_across(over, work) : position[work.stage]];
+    return of[index_of(work.kind)][across ? position_in_graph(over, work) : position[work.stage]];
   }
   //! The number of instances that a use is about: one for each stage whose data it uses, one for
   //! each reader of data per reader, else 1.
@@ -197,10 +182,9 @@ struct data_uses {
   //! The number of the instance that a pass makes for a reader on another stage; `nothing` where
   //! there is no such reader.
   [[nodiscard]] constexpr int product(pass const& maker, int row, int reader) const noexcept {
-    list const& all = (*this)[maker];
     if (over.edges != nullptr)
-      return product_in_graph(all, maker, reader);
-    int const first = all.products[0].first; // with one reader at most
+      return product_in_graph(maker, reader);
+    int const first = (*this)[maker].product; // with one reader at most
     return reader != 0 || first == nothing ? nothing : first + place_of(maker, row).unit;
   }
   //! The datum of an instance.
@@ -211,7 +195,7 @@ struct data_uses {
   [[nodiscard]] constexpr int instances() const noexcept { return stage_count * row_size; }
   //! True when a pass brings a datum to life.
   [[nodiscard]] constexpr bool brings(data_use const& use, pass const& work) const noexcept {
-    return detail::brings(over, use.makes, use.adds, use.order, work);
+    return detail::brings(over, use.what, use.order, work);
   }
   //! True when a pass gives its slot of a use back, or reads what other stages do, the last of whom
   //! gives it back.
@@ -220,8 +204,8 @@ struct data_uses {
   gives_back(data_use const& use, pass const& work, bool evaluates = false) const noexcept {
     if (!use.ends || use.stage != 0)
       return use.ends;
-    bool const keeps_nothing = evaluates || goes_forward_only(over, work.stage);
-    return (use.frees || keeps_nothing) && (use.whole || ends_kind(work));
+    return (use.what == does::frees || evaluates || goes_forward_only(over, work.stage)) &&
+           (use.whole || ends_kind(work));
   }
   //! True when a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {
@@ -243,19 +227,16 @@ private:
           return false;
         readers |= only(kind);
       }
-    bool found = readers == 0;
-    for (int row = 0; row < declared.rows; ++row)
-      found = found || (readers & ~declared.makers[row]) == 0;
-    return found;
+    return readers == 0 ||
+           std::any_of(declared.makers,
+                       declared.makers + declared.rows,
+                       [readers](flow_set makers) { return (readers & ~makers) == 0; });
   }
   constexpr void number_data(kind_of_pass const& kind) noexcept {
     for (effect const& one : kind) {
-      int last_chunk = 0;
-      data_use const use = use_of(kind, one, last_chunk);
-      bool known = one.what == does::needs || (!use.lies && !use.orders);
-      for (int line = 0; line < lines; ++line)
-        known = known || datum_on[line] == one.of;
-      if (known)
+      data_use const use = use_of(kind, one);
+      bool const known = std::find(datum_on, datum_on + lines, one.of) != datum_on + lines;
+      if (known || one.what == does::needs || (!use.lies && !use.orders))
         continue;
       datum_on[lines] = one.of;
       line_of[one.of] = static_cast<std::int8_t>(lines++);
@@ -266,16 +247,13 @@ private:
     flow const& declared = *over.declared;
     kind_of_pass const& kind = declared.kinds[number];
     list& result = of[number][where];
-    for (int i = 0; i < 3; ++i)
-      if (int const made = declared.links[number][where / 2].products[i]; made != kind_links::none)
-        result.products[i] = {line_of[made] * width * unit_count,
-                              to_readers(over.edges, declared.reader_step[made]),
-                              declared.data[made].instance == datum::per::reader};
     int taken[slot_classes]{};
     for (int e = 0; e < kind.effect_count; ++e) {
       if (kind.effects[e].what == does::needs)
         continue; // follows from where it stands
-      data_use use = use_of(kind, kind.effects[e], result.last_chunk);
+      data_use use = use_of(kind, kind.effects[e]);
+      if (use.what == does::adds_to)
+        result.last_chunk = use.order == effect::chunk_order::ascending ? 1 : -1;
       use.at = declared.places[number][e];
       use.single = over.edges == nullptr || (use.stage == 0 && !use.per_reader);
       use.first = line_of[use.of] * width * unit_count + (use.single ? use.stage : 0) * row_size;
@@ -284,22 +262,25 @@ private:
         step == 0 || step == group_step || (step < 0 ? where % 2 == 1 : where / 2 == 1);
       if (!there || (!use.lies && !use.orders && use.stage == 0))
         continue;
-      if (use.makes || use.adds)
+      if (detail::brings(kind.effects[e]))
         taken[use.pool] += use.per_reader ? width : 1;
       most_taken = std::max(most_taken, taken[use.pool]);
       result.slots += use.takes_part ? 1 : 0;
+      result.product = result.product == nothing && is_product(use) ? use.first : result.product;
       result.uses[result.count++] = use;
     }
   }
+  //! True for a datum that a kind makes for other stages.
+  [[nodiscard]] constexpr bool is_product(data_use const& use) const noexcept {
+    return use.what == does::makes && use.reader != 0 && !over.declared->freed[use.of];
+  }
   // By themselves, so that `product` and `index` stay small enough to be inlined.
-  [[nodiscard]] constexpr int
-  product_in_graph(list const& all, pass const& maker, int reader) const noexcept {
-    for (made_product const& made : all.products) {
-      if (made.first == nothing)
-        break;
-      int const count = neighbours(over, maker, made.step);
+  [[nodiscard, gnu::noinline]] constexpr int product_in_graph(pass const& maker,
+                                                              int reader) const noexcept {
+    for (data_use const& use : (*this)[maker]) {
+      int const count = is_product(use) ? neighbours(over, maker, use.reader) : 0;
       if (reader < count)
-        return made.first + place_of(maker).unit + (made.per_reader ? reader * unit_count : 0);
+        return use.first + place_of(maker).unit + (use.per_reader ? reader * unit_count : 0);
       reader -= count;
     }
     return nothing;
@@ -311,8 +292,8 @@ private:
     int const reader = use.per_reader ? whose.number * unit_count : 0;
     return use.first + further + reader + whose.chunk - work.chunk;
   }
-  [[nodiscard]] constexpr data_use
-  use_of(kind_of_pass const& kind, effect const& one, int& last_chunk) const noexcept {
+  [[nodiscard]] constexpr data_use use_of(kind_of_pass const& kind,
+                                          effect const& one) const noexcept {
     flow const& declared = *over.declared;
     datum const& datum_of = declared.data[one.of];
     data_use use;
@@ -325,18 +306,15 @@ private:
     use.lies = !use.orders && (!datum_of.only_chunked || over.extents.chunks > 1);
     use.per_reader = datum_of.instance == datum::per::reader;
     use.whole = datum_of.instance != datum::per::microbatch;
-    use.makes = one.what == does::makes;
-    use.adds = one.what == does::adds_to;
-    use.frees = one.what == does::frees;
+    use.what = one.what;
+    bool const frees = one.what == does::frees;
     bool const works_in =
       use.stage == 0 && detail::brings(kind, one.of) && has_effect(kind, does::frees, one.of);
-    use.takes_part = use.lies && !(works_in && use.frees);
+    use.takes_part = use.lies && !(works_in && frees);
     // Where no kind that would free it runs, whoever changes it does so last.
     bool const left_alone = declared.freed[one.of] && one.what != does::reads && !works_in;
-    use.ends = use.stage != 0 ? use.takes_part : use.lies && (use.frees || left_alone);
+    use.ends = use.stage != 0 ? use.takes_part : use.lies && (frees || left_alone);
     use.order = one.order;
-    if (use.adds)
-      last_chunk = one.order == effect::chunk_order::ascending ? 1 : -1;
     return use;
   }
 };

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -51,7 +52,7 @@ struct slot_pool {
     peak = nothing;
   }
   //! A slot for an item: the one that has been free the longest, or a new one.
-  [[nodiscard]] constexpr int take(int item_index) noexcept {
+  constexpr int take(int item_index) noexcept {
     if (first == last) {
       released[count] = nothing;
       peak = item_index;
@@ -69,64 +70,51 @@ struct slot_pool {
   }
 };
 
-//! @brief The last users of slots of the classes that no pass uses: tied gradients, then totals,
-//! then copied gradients.
-struct slot_uses {
-  owned<int> writer; //!< [slots] items of the device, or `nothing`
-  owned<int> reader; //!< [slots]
-};
-
-//! The most slots of these classes that a device may have.
-[[nodiscard]] constexpr int given_slots(shape const& extents) noexcept {
-  return 2 + extents.stages() + most_copies(extents);
-}
-
 //! @brief The rows of the stages whose data a device may hold: in a chain its own and their
 //! neighbours, which stay side by side; in a graph all.
 class stage_rows {
 public:
   explicit stage_rows(pipeline_view const& over)
-      : rows_(static_cast<std::size_t>(over.extents.stages())),
+      : stage_count_(over.extents.stages()), rows_(stage_count_),
         held_(static_cast<std::size_t>(over.edges == nullptr ? over.extents.devices : 0)) {
-    int const stages = over.extents.stages();
-    std::iota(rows_.begin(), rows_.end(), 0);
-    for (int stage = 0; stage < stages && !held_.empty(); ++stage)
+    std::iota(rows_.data, rows_.data + stage_count_, 0);
+    for (int stage = 0; stage < stage_count_ && !held_.empty(); ++stage)
       for (int route = 0; route < over.extents.routes(); ++route) {
         int const device = device_of(over, stage, microbatch_of(over.extents, route));
-        std::vector<int>& held = held_[static_cast<std::size_t>(device)];
-        for (int next = std::max(stage - 1, 0); next < std::min(stage + 2, stages); ++next)
-          if (held.empty() || next > held.back())
-            held.push_back(next);
+        held_[static_cast<std::size_t>(device)].push_back(stage);
       }
   }
   //! Numbers the rows of a device from 0.
   //! @return how many there are
   int number(int device) noexcept {
     if (held_.empty())
-      return static_cast<int>(rows_.size());
+      return stage_count_;
     int count = 0;
+    int next = 0;
     for (int const stage : held_[static_cast<std::size_t>(device)])
-      rows_[static_cast<std::size_t>(stage)] = count++;
+      for (next = std::max(next, stage - 1); next < std::min(stage + 2, stage_count_); ++next)
+        rows_[next] = count++;
     return count;
   }
-  //! [S], those of the device.
-  [[nodiscard]] int const* rows() const noexcept { return rows_.data(); }
+  //! The row of a stage of the device.
+  [[nodiscard]] int operator[](int stage) const noexcept { return rows_[stage]; }
 
 private:
-  std::vector<int> rows_;
-  std::vector<std::vector<int>> held_; // stages by device, in ascending order; of chains
+  int stage_count_;
+  owned<int> rows_;                    // [S], those of the device
+  std::vector<std::vector<int>> held_; // its stages by device, in ascending order; of chains
 };
 
 //! @brief The most items that an item needs: the makers of its inputs, and the last users of the
 //! slots that it takes. In a chain an item needs one for each effect. In a graph of width w, and
 //! where several engines read the same, all readers leave a slot, and a pass fills one for each
 //! neighbour.
-//! @param given slots of the classes that no pass uses, with a writer and a reader each
+//! @param given slots of a class that no pass uses
 [[nodiscard]] constexpr int most_needs(data_uses const& uses, int given) noexcept {
   int const of_passes = uses.shares_reads()
                           ? kind_of_pass::most_effects * (uses.most_readers + 1) + 3 * uses.width
                           : kind_of_pass::most_effects + 2;
-  return std::max(of_passes, 2 * given);
+  return std::max(of_passes, given);
 }
 
 //! @brief Gives every item of a device its slots, and its waits for the items whose slots or
@@ -146,36 +134,28 @@ public:
   //! @param hooks whether there are steps that are not about passes
   slot_walk(data_uses const& uses, bool evaluates, bool hooks)
       : uses_(uses), over_(uses.over), declared_(*uses.over.declared), evaluates_(evaluates),
-        given_count_(hooks ? given_slots(uses.over.extents) : 0), rows_(uses.over),
-        waits_(uses.over, most_needs(uses, given_count_)) {
+        given_(hooks ? std::max({2, uses.stage_count, most_copies(uses.over.extents)}) : 0),
+        rows_(uses.over), waits_(uses.over, most_needs(uses, given_)) {
     for (int line = 0; line < uses.lines; ++line)
       if (datum const& of = declared_.data[uses.datum_on[line]]; of.lives != residence::nowhere)
         used_[of.pool] = used_[of.arrives_in] = true;
   }
 
-  //! @param before waits of the devices before. @param layouts receive counts of slots
+  //! @param layouts receive counts of slots. @param waits of the devices before, receives those of
+  //! the device
   //! @return of messages the instances that they carry
-  int const* run(program const& work,
-                 int device,
-                 int streams,
-                 item_times const& times,
-                 int before,
-                 slot_layout* layouts) {
+  int const*
+  run(program const& work, int device, int streams, slot_layout* layouts, std::vector<int>& waits) {
     work_ = work;
-    times_ = times;
     at_ = {};
     begin(rows_.number(device) * uses_.row_size);
-    waits_.reset(work.items, work.count, streams, before);
+    waits_.reset(work.items, work.count, streams, waits);
     walk();
     for (int of = 0; of < slot_classes; ++of) {
       layouts[of].count = pools_[of].count;
       layouts[of].peak_item = pools_[of].peak;
     }
     return carried_;
-  }
-  //! The waits of the last device.
-  [[nodiscard]] std::span<int const> waits() const noexcept {
-    return {static_cast<int const*>(waits_.waits), static_cast<std::size_t>(waits_.count)};
   }
 
 private:
@@ -184,18 +164,15 @@ private:
     int const room = uses_.most_taken * work_.count; // releases of a pool
     int const read = uses_.shares_reads() ? room * uses_.most_readers : 0;
     for (int of = 0; of < slot_classes; ++of)
-      pools_[of].reset(used_[of] ? room : 0, used_[of] ? read : 0);
+      pools_[of].reset(used_[of] ? room : given_, used_[of] ? read : 0);
     // Where readers are counted, or an order may be looked up, no instance is as a device left it.
     if (over_.edges == nullptr && (!uses_.read_once || declared_.engines > 1))
       held_.get(instances, {});
     else
       held_.get(instances);
-    if (read > 0)
-      held_readers_.get(instances * uses_.most_readers);
     sent_.get(work_.count);
+    running_.get(work_.times != nullptr ? work_.count : 0);
     carried_.get(work_.count);
-    given_.writer.get(given_count_, nothing);
-    given_.reader.get(given_count_, nothing);
   }
 
   void walk() noexcept {
@@ -220,7 +197,7 @@ private:
     }
   }
 
-  [[nodiscard]] int row_of(pass const& work) const noexcept { return rows_.rows()[work.stage]; }
+  [[nodiscard]] int row_of(pass const& work) const noexcept { return rows_[work.stage]; }
   [[nodiscard]] held_datum&
   held(data_use const& use, pass const& work, pass_place const& place, int number = 0) noexcept {
     return held_[uses_.index(use, work, place, number)];
@@ -228,28 +205,18 @@ private:
   //! The instance that a message carries.
   [[nodiscard]] held_datum& product_of(int message) noexcept { return held_[carried_[message]]; }
 
-  //! Uses slots that are given, one after the other, to read or to write. A reader needs the one
-  //! before it, so that the last stands for all.
+  //! Uses slots that are given, one after the other. Each user needs the one before it, so that the
+  //! last stands for all.
   void use_given(int i, use const& given) noexcept {
-    int const stage_count = over_.extents.stages();
-    bool const of_totals = given.of == slot_class::totals;
-    bool const tied = given.of == slot_class::tied_gradient;
-    int const slots = of_totals ? stage_count
-                      : tied    ? 2
-                                : copies_of(over_, work_.items[i].work.stage);
-    if (slot_pool& from = pools_[static_cast<int>(given.of)]; from.count < slots) {
-      from.count = slots;
-      from.peak = i;
-    }
-    int const first = given.index + (of_totals ? 2 : tied ? 0 : 2 + stage_count);
-    bool const writes = given.at == slot_place::outputs;
-    for (int key = first; key < first + given.count; ++key) {
-      waits_.need(i, given_.writer[key]);
-      waits_.need(i, given_.reader[key]);
-      (writes ? given_.writer : given_.reader)[key] = i;
-      if (writes)
-        given_.reader[key] = nothing;
-    }
+    int const all = given.of == slot_class::totals ? uses_.stage_count
+                    : given.of == slot_class::tied_gradient
+                      ? 2
+                      : copies_of(over_, work_.items[i].work.stage);
+    slot_pool& pool = pools_[static_cast<int>(given.of)];
+    while (pool.count < all)
+      pool.take(i);
+    for (int slot = given.index; slot < given.index + given.count; ++slot)
+      waits_.need(i, std::exchange(pool.released[slot], i));
   }
 
   //! Every read of what may leave a device counts, so that the last one is known.
@@ -272,50 +239,41 @@ private:
     into.pool = static_cast<std::uint16_t>(pool_number);
     into.maker = i;
     waits_.need(i, from.released[into.slot]);
-    if (from.readers != nullptr && from.released[into.slot] != nothing)
-      for (int k = 0; k < uses_.most_readers; ++k)
-        waits_.need(i, from.readers[into.slot * uses_.most_readers + k]);
+    for (int k = 0; from.readers != nullptr && k < uses_.most_readers; ++k) {
+      int& reader = from.readers[into.slot * uses_.most_readers + k];
+      if (from.released[into.slot] != nothing)
+        waits_.need(i, reader);
+      reader = nothing;
+    }
   }
   void give_back(held_datum const& what, int i) noexcept {
-    slot_pool& pool = pools_[what.pool];
-    pool.release(what.slot, i);
-    for (int k = 0; pool.readers != nullptr && k < uses_.most_readers; ++k)
-      pool.readers[what.slot * uses_.most_readers + k] = nothing;
+    pools_[what.pool].release(what.slot, i);
   }
   //! One reader less; the last one gives the slot back. Readers on other streams may end after it,
   //! so the next user of the slot waits for them too.
   void read_once(held_datum& what, int i) noexcept {
-    int* const readers = readers_of(what);
-    if (readers != nullptr) {
+    if (slot_pool const& pool = pools_[what.pool]; pool.readers != nullptr) {
       item const& step = work_.items[i];
-      int k = uses_.width + (step.what == operation::run ? engine_of(step) : 0);
-      if (step.what != operation::run)
-        for (k = 0; readers[k] != nothing; ++k) {
-        }
-      readers[k] = i;
+      int* reader = pool.readers + what.slot * uses_.most_readers;
+      if (step.what == operation::run)
+        reader += uses_.width + engine_of(step);
+      else
+        while (*reader != nothing)
+          ++reader;
+      *reader = i;
     }
-    if (!uses_.read_once && --what.reads > 0)
-      return;
-    give_back(what, i);
-    for (int k = 0; readers != nullptr && k < uses_.most_readers; ++k)
-      pools_[what.pool].readers[what.slot * uses_.most_readers + k] = readers[k];
+    if (uses_.read_once || --what.reads == 0)
+      give_back(what, i);
   }
   //! The row of a device that the engine of a pass is.
   [[nodiscard]] int engine_of(item const& step) const noexcept {
     return declared_.engine_row[static_cast<int>(declared_[step.work.kind].on)];
-  }
-  [[nodiscard]] int* readers_of(held_datum const& what) noexcept {
-    return held_readers_ == nullptr ? nullptr
-                                    : held_readers_ + (&what - held_) * uses_.most_readers;
   }
   //! One reader more of what may leave a device.
   void count_reader(held_datum& what) noexcept {
     bool const first = what.maker != made_by_reader;
     what.reads = static_cast<std::uint16_t>(first ? 1 : what.reads + 1);
     what.maker = made_by_reader;
-    if (int* const readers = readers_of(what); readers != nullptr && first)
-      for (int k = 0; k < uses_.most_readers; ++k)
-        readers[k] = nothing;
   }
 
   //! A step that is no pass of the compute engine.
@@ -323,7 +281,7 @@ private:
     if (step.about != subject::pass) {
       if (step.what == operation::run)
         waits_.need(i, at_.last_scatter);
-      use_given(i, work_.uses_of(step)[0]);
+      use_given(i, work_.uses[step.first_use]);
     } else if (step.what == operation::send) {
       held_datum const& made = product_of(i);
       work_.uses[step.first_use] = in_slot(made, slot_place::inputs);
@@ -345,14 +303,14 @@ private:
   void compute(int first, int end) noexcept {
     for (; at_.first_sent < at_.sent_before_run; ++at_.first_sent)
       read_once(product_of(sent_[at_.first_sent]), sent_[at_.first_sent]);
-    if (times_.starts != nullptr)
-      take_beside(times_.starts[first]);
-    if (at_.running_count > 0)
-      end_beside(times_.starts == nullptr ? 0 : times_.starts[first]);
+    if (work_.times != nullptr) {
+      take_beside(work_.times[first].start);
+      end_beside(work_.times[first].start);
+    }
     for (int i = first; i < end; ++i)
       hand_slots<true, true>(i);
-    if (times_.ends != nullptr)
-      take_beside(times_.ends[first]);
+    if (work_.times != nullptr)
+      take_beside(work_.times[first].end);
     for (int i = first; i < end; ++i)
       give_back_after(i);
     at_.sent_before_run = at_.sent_count;
@@ -363,13 +321,12 @@ private:
   //! longer.
   void run_beside(int i) noexcept {
     if (i >= at_.next_beside) {
-      if (times_.starts != nullptr)
-        end_beside(times_.starts[i]);
+      end_beside(work_.times[i].start);
       hand_slots<true, false>(i);
       at_.next_beside = i + 1;
     }
     hand_slots<false, true>(i);
-    running_item(at_.running_count++) = i;
+    running_[at_.running_count++] = i;
   }
   //! Takes the slots of passes of other engines that start before a time.
   void take_beside(double before) noexcept {
@@ -377,22 +334,21 @@ private:
       item const& step = work_.items[at_.next_beside];
       if (!runs_beside(step) || step.about != subject::pass)
         continue;
-      if (times_.starts[at_.next_beside] >= before)
+      double const start = work_.times[at_.next_beside].start;
+      if (start >= before)
         return;
-      end_beside(times_.starts[at_.next_beside]);
+      end_beside(start);
       hand_slots<true, false>(at_.next_beside);
     }
   }
-  //! The `number`-th pass of another engine. These stand at the end of the list of sends.
-  [[nodiscard]] int& running_item(int number) noexcept { return sent_[work_.count - 1 - number]; }
   //! Gives back after passes that have ended; the passes of one engine end in their order.
   void end_beside(double now) noexcept {
     for (int on = 1; on < flow::engine_count; ++on)
       for (int& next = at_.first_running[on]; next < at_.running_count; ++next) {
-        int const i = running_item(next);
+        int const i = running_[next];
         if (declared_[work_.items[i].work.kind].on != static_cast<engine>(on))
           continue;
-        if (times_.ends != nullptr && times_.ends[i] > now)
+        if (work_.times[i].end > now)
           break;
         give_back_after(i);
       }
@@ -407,7 +363,7 @@ private:
     pass_place const place = uses_.place_of(work, row_of(work));
     use* next = work_.uses + step.first_use;
     for (data_use const& use : uses_[work]) {
-      if (LooksUp && use.orders && use.makes)
+      if (LooksUp && use.orders && use.what == does::makes)
         held(use, work, place).maker = i;
       else if (LooksUp && use.orders)
         waits_.need(i, held(use, work, place).maker);
@@ -462,21 +418,17 @@ private:
   pipeline_view const& over_;
   flow const& declared_;
   bool evaluates_;
-  int given_count_;
+  int given_;                 // slots of a class that no pass uses, at most
   bool used_[slot_classes]{}; // pools
   stage_rows rows_;
   program work_{};
-  item_times times_{};
   position at_{};
   wait_list waits_;
   slot_pool pools_[slot_classes]; // by class
-  slot_uses given_;               // of slots that no pass uses
   owned<held_datum> held_;        // [rows of the device][data][units], where each instance is
-  owned<int> sent_;    // [items of the device], sends and copies whose slot is not free yet
+  owned<int> sent_;               // [items of the device], sends whose slot is not free yet
+  owned<int> running_;            // [items of the device], passes of other engines
   owned<int> carried_; // [items of the device], of a message the instance that it carries
-  //! [instances][most readers], who reads them: sends, then the last pass of each engine. Null
-  //! where no two streams read the same.
-  owned<int> held_readers_;
 };
 
 //! Marks the pass of every stage after which its weight gradients are complete. Passes of other
@@ -496,42 +448,5 @@ constexpr void complete_passes(data_uses const& uses, program& work, int lanes) 
       step.completes_stage = !std::exchange(seen[step.work.stage], true);
   }
 }
-
-//! Completes the items of one device after the other.
-class device_lowering {
-public:
-  //! @param hooks whether there are steps that are not about passes
-  device_lowering(data_uses const& uses, bool evaluates, bool hooks)
-      : uses_(uses), slots_(uses, evaluates, hooks) {}
-
-  //! @param result receives the layouts, lanes and arenas of the device
-  //! @param waits of the devices before, receives those of the device.
-  template <buffer_sizes Sizes>
-  void lower(program work,
-             int device,
-             item_times const& times,
-             Sizes const& sizes,
-             plan& result,
-             std::vector<int>& waits) {
-    pipeline_view const& over = uses_.over;
-    int const lanes = number_messages(
-      work, result.key, device, over.extents.devices, lines_.get(2 * over.extents.devices));
-    complete_passes(uses_, work, lanes);
-    slot_layout* const layouts = result.layouts.data() + device * slot_classes;
-    int const* const carried = slots_.run(
-      work, device, lanes + over.declared->engines, times, static_cast<int>(waits.size()), layouts);
-    waits.insert(waits.end(), slots_.waits().begin(), slots_.waits().end());
-    auto const at = static_cast<std::size_t>(device);
-    arena_sizes const arenas = lay_out(uses_, work, carried, sizes, layouts);
-    result.arena_bytes[at] = arenas.device;
-    result.host_bytes[at] = arenas.host;
-    result.lanes[at] = lanes;
-  }
-
-private:
-  data_uses const& uses_;
-  slot_walk slots_;
-  owned<message_line> lines_;
-};
 
 } // namespace pipelining::inline v0_3::detail

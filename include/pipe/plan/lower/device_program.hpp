@@ -4,6 +4,7 @@
 //! @file
 //! @brief From the global order of passes and messages to the programs of devices.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
@@ -13,27 +14,27 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/workers.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
+//! When a step of a device starts and ends.
+struct item_times {
+  double start;
+  double end;
+};
+
 //! @brief The items of one device with the lists of their plan, in storage of the caller.
 struct program {
-  item* items = nullptr;           //!< in their order
-  int count = 0;                   //!< of items
-  use* uses = nullptr;             //!< of the plan
-  message_end* messages = nullptr; //!< of the plan
+  item* items = nullptr;             //!< in their order
+  int count = 0;                     //!< of items
+  use* uses = nullptr;               //!< of the plan
+  message_end* messages = nullptr;   //!< of the plan
+  item_times const* times = nullptr; //!< [items], where the flow has several engines; else null
 
-  [[nodiscard]] constexpr std::span<use> uses_of(item const& step) const noexcept {
-    return {uses + step.first_use, step.use_count};
-  }
   [[nodiscard]] constexpr message_end& message_of(item const& step) const noexcept {
     return messages[step.message];
   }
@@ -78,13 +79,6 @@ number_messages(program& work, communicator_key key, int device, int devices, me
   return lanes;
 }
 
-//! @brief When the steps of a device start and end, where the timetable says so: [items], null
-//! where copies need not be told apart from other passes.
-struct item_times {
-  double const* starts = nullptr; //!< of every step
-  double const* ends = nullptr;   //!< of every step
-};
-
 //! Where the next item of a device goes, and its parts of the lists.
 struct next_item {
   int index = 0;          //!< into the plan's items
@@ -107,16 +101,12 @@ public:
   //! Writes all items and messages.
   //! @param tell calls a function for the devices and slots of all events of a part
   //! @param each calls a function for all events of a part, in their order
-  //! @throws std::invalid_argument where a pass uses more slots than an item can name.
   template <worker_group Workers>
   void write(int parts, auto const& tell, auto const& each, Workers const& by) {
-    auto const at = [](int part) { return static_cast<std::size_t>(part); };
     int const devices = table_.over.extents.devices;
-    std::vector<std::vector<next_item>> next(at(parts), std::vector<next_item>(at(devices)));
-    std::vector<int> most(at(parts));
+    owned<next_item> const next(parts * devices, next_item{});
     by.run(parts, [&](int part) {
-      tell(part, [own = next[at(part)].data(), &most = most[at(part)]](event const& what) {
-        most = std::max(most, what.slots);
+      tell(part, [own = next + part * devices](event const& what) {
         for (int const device : {what.device, what.to}) {
           if (device == nothing)
             break;
@@ -126,13 +116,10 @@ public:
         }
       });
     });
-    if (int const slots = *std::max_element(most.begin(), most.end()); slots > 65535)
-      throw std::invalid_argument("plan: a pass uses " + std::to_string(slots) +
-                                  " slots; 65535 at most are supported");
-    give_room(next);
+    give_room(next, parts, devices);
     by.run(parts, [&](int part) {
-      each(part, [this, &own = next[at(part)], event = 0](event const& what) mutable {
-        write_items(what, own.data(), ++event);
+      each(part, [this, own = next + part * devices, event = 0](event const& what) mutable {
+        write_items(what, own, ++event);
       });
     });
   }
@@ -140,25 +127,23 @@ public:
   [[nodiscard]] program of(int device) {
     int const first = plan_.offsets[static_cast<std::size_t>(device)];
     int const end = plan_.offsets[static_cast<std::size_t>(device) + 1];
-    return {plan_.items.data() + first, end - first, plan_.uses.data(), plan_.messages.data()};
-  }
-  //! When the items of a device start and end, where the flow has several engines.
-  [[nodiscard]] item_times times(int device) const noexcept {
-    int const first = plan_.offsets[static_cast<std::size_t>(device)];
-    return starts_.empty() ? item_times{}
-                           : item_times{starts_.data() + first, ends_.data() + first};
+    return {plan_.items.data() + first,
+            end - first,
+            plan_.uses.data(),
+            plan_.messages.data(),
+            times_.empty() ? nullptr : times_.data() + first};
   }
 
 private:
   //! Gives the devices their parts of the lists, one after the other.
-  //! @param next counts by part and device; receives where each begins
-  void give_room(std::vector<std::vector<next_item>>& next) {
+  //! @param next [parts][devices], counts; receives where each begins
+  void give_room(next_item* next, int parts, int devices) {
     next_item sum;
     plan_.offsets.push_back(0);
-    for (std::size_t device = 0; device < next.front().size(); ++device) {
-      for (std::vector<next_item>& part : next) {
-        next_item const own = std::exchange(part[device], sum);
-        part[device].event = -1 - static_cast<int>(device);
+    for (int device = 0; device < devices; ++device) {
+      for (int part = 0; part < parts; ++part) {
+        next_item const own = std::exchange(next[part * devices + device], sum);
+        next[part * devices + device].event = -1 - device;
         sum.index += own.index;
         sum.use += own.use;
         sum.message += own.message;
@@ -168,10 +153,8 @@ private:
     plan_.items.resize(static_cast<std::size_t>(sum.index));
     plan_.messages.resize(static_cast<std::size_t>(sum.message));
     plan_.uses.resize(static_cast<std::size_t>(sum.use));
-    if (table_.over.declared->engines > 1) {
-      starts_.resize(plan_.items.size());
-      ends_.resize(plan_.items.size());
-    }
+    if (table_.over.declared->engines > 1)
+      times_.resize(plan_.items.size());
   }
   //! Writes what an event gives to its devices: the pass, or the ends of the message.
   void write_items(event const& what, next_item* next, int number) {
@@ -230,10 +213,8 @@ private:
       step.about = event.about;
       plan_.uses[static_cast<std::size_t>(at.use)] = given_use(table_.over, step, event.rows);
     }
-    if (!starts_.empty()) {
-      starts_[index] = table_.starts[event.entry];
-      ends_[index] = table_.ends[event.entry];
-    }
+    if (!times_.empty())
+      times_[index] = {table_.starts[event.entry], table_.ends[event.entry]};
     step.use_count = static_cast<std::uint16_t>(event.slots);
     at.use += event.slots;
     return step;
@@ -241,8 +222,7 @@ private:
 
   timetable_view table_;
   plan& plan_;
-  std::vector<double> starts_;
-  std::vector<double> ends_;
+  std::vector<item_times> times_;
 };
 
 } // namespace pipelining::inline v0_3::detail

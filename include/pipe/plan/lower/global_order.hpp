@@ -13,10 +13,12 @@
 #include <pipe/plan/policy.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <utility>
+#include <span>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -33,28 +35,27 @@ namespace pipelining::inline v0_3::detail {
 class order_merge {
 public:
   explicit order_merge(timetable_view const& table)
-      : table_(table), tree_(table.rows()), next_(table.offsets, table.offsets + table.rows()) {
+      : table_(table), tree_(table.rows()), next_(table.rows()) {
+    std::copy_n(table.offsets, table.rows(), next_.data);
     for (int entry = 0; entry < table.size() && all_take_time_; ++entry)
       all_take_time_ = table.ends[entry] > table.starts[entry];
     if (all_take_time_)
       return;
-    emitted_ = std::make_unique<bool[]>(at(table.over.pass_indices()));
-    waiting_ = std::make_unique<bool[]>(at(table.rows()));
+    emitted_.get(table.over.pass_indices(), false);
+    waiting_.get(table.rows(), false);
   }
 
-  //! Entries of all rows, fewer where they are circular.
+  //! Entries of all rows.
+  //! @throws std::invalid_argument where they are circular.
   [[nodiscard]] std::vector<int> run() {
-    std::vector<int> order(at(table_.size()));
+    std::vector<int> order(static_cast<std::size_t>(table_.size()));
     int* last = order.data();
     for (int row = 0; row < table_.rows(); ++row)
       offer(row);
     while (!tree_.empty()) {
       int const row = tree_.first();
       int const end = table_.offsets[row + 1];
-      int& next = next_[at(row)];
-      // Where others may be offered, this row is out until all that it waits for is known.
-      if (!all_take_time_)
-        tree_.set(row, earliest_tree::absent);
+      int& next = next_[row];
       do { // the halves of a composite pass stay together
         *last++ = next++;
         if (!all_take_time_)
@@ -66,47 +67,42 @@ public:
       else
         offer(row);
     }
-    order.resize(static_cast<std::size_t>(last - order.data()));
+    if (last != order.data() + order.size())
+      throw std::invalid_argument("lower: the order of passes is circular; verify the timetable");
     return order;
   }
 
 private:
-  [[nodiscard]] static std::size_t at(int number) noexcept {
-    return static_cast<std::size_t>(number);
-  }
   //! True when an entry, or the other half of its composite pass, waits for a pass that is not in
   //! the order yet: the halves start together, so the first goes once both may.
   [[nodiscard]] bool must_wait(int entry, int end) const noexcept {
     for (int i = entry; i < end && (i == entry || table_.passes[i].overlapped); ++i) {
       dependency_list const needed(table_.over, table_.passes[i]);
       for (int k = 0; k < needed.count; ++k)
-        if (!emitted_[at(needed.index(k))])
+        if (!emitted_[needed.index(k)])
           return true;
     }
     return false;
   }
-  //! Enters a row if all that its next pass waits for is in the order already.
+  //! Enters a row if it has a next pass, and all that this waits for is in the order already.
   void offer(int row) noexcept {
-    int const entry = next_[at(row)];
+    int const entry = next_[row];
     int const end = table_.offsets[row + 1];
-    if (entry == end)
-      return;
-    bool const waits = !all_take_time_ && must_wait(entry, end);
+    bool const waits = entry == end || (!all_take_time_ && must_wait(entry, end));
     if (!all_take_time_)
-      waiting_[at(row)] = waits;
-    if (!waits)
-      tree_.set(row, earliest_tree::key_of(table_.ends[entry]));
+      waiting_[row] = waits;
+    tree_.set(row, waits ? earliest_tree::absent : earliest_tree::key_of(table_.ends[entry]));
   }
   //! Notes the data that a pass of a row has made, and offers the rows that waited for it.
   void emit(int row, pass const& what) noexcept {
     pipeline_view const& over = table_.over;
     for (int const made : over.links_of(what).made)
       if (made != kind_links::none)
-        emitted_[at(pass_index(over, what, made))] = true;
+        emitted_[pass_index(over, what, made)] = true;
     int const devices = over.extents.devices;
     auto const offer_waiting = [&](int device) {
       for (int other = device; other < table_.rows(); other += devices)
-        if (other != row && waiting_[at(other)])
+        if (waiting_[other])
           offer(other);
     };
     for (int number = 0; number < graph_width(over); ++number)
@@ -117,13 +113,13 @@ private:
   }
 
   timetable_view table_;
-  earliest_tree tree_;    // of those whose next pass may follow
-  std::vector<int> next_; // [rows]
+  earliest_tree tree_; // of those whose next pass may follow
+  owned<int> next_;    // [rows]
   // Where every pass takes time, the one that ends first waits for nothing that is not in the order
   // yet.
   bool all_take_time_ = true;
-  std::unique_ptr<bool[]> emitted_; // [pass_indices]
-  std::unique_ptr<bool[]> waiting_; // [rows], whose next pass waits for one not in the order yet
+  owned<bool> emitted_; // [pass_indices]
+  owned<bool> waiting_; // [rows], whose next pass waits for one not in the order yet
 };
 
 //! @brief One entry of the global order of passes and messages: a pass that runs, or the message
@@ -140,36 +136,26 @@ struct event {
   int exchange = nothing;        //!< that the message is part of, as that of an item
 };
 
-//! The end of the time slot that starts at `begin` of the global order: passes of different devices
-//! that end at the same time, so none of them waits for another. Without slots, one pass; the
-//! halves of a composite pass stay together.
-[[nodiscard]] constexpr int
-end_of_slot(timetable_view table, int const* order, int count, int begin, bool slots) noexcept {
-  double const slot_end = table.ends[order[begin]];
-  int end = begin + 1;
-  for (; end < count; ++end) {
-    int const entry = order[end];
-    bool const joins = slots && table.ends[entry] == slot_end && table.starts[entry] < slot_end &&
-                       table.starts[order[begin]] < slot_end;
-    if (!joins && !table.passes[entry].overlapped)
-      break;
-  }
-  return end;
-}
-
 //! Puts a message, which stands after the messages of its slot, among them, by pairs of devices.
 constexpr void insert_message(event* first, event* last) noexcept {
-  std::int64_t const pair = communicators::per_pair::key(last->device, last->to);
-  auto const belongs = [first, pair](event const* at) {
-    return at == first || communicators::per_pair::key(at[-1].device, at[-1].to) <= pair;
+  auto const pair = [](event const& what) {
+    return communicators::per_pair::key(what.device, what.to);
   };
-  if (belongs(last))
+  event* at = last;
+  while (at != first && pair(at[-1]) > pair(*last))
+    --at;
+  if (at == last)
     return;
   event const message = *last;
-  for (; !belongs(last); --last)
-    *last = last[-1];
-  *last = message;
+  std::move_backward(at, last, last + 1);
+  *at = message;
 }
+
+//! A message that a pass makes: its number among those of the pass, and its receiver.
+struct pass_message {
+  int number;
+  int to;
+};
 
 //! The device of a pass, its slots, and where its messages are in a table.
 struct pass_ends {
@@ -179,59 +165,55 @@ struct pass_ends {
   int end = 0;    //!< after them
 };
 
-//! The same for many passes, by route, kind and stage; where edges lead to other chunks, looked up
-//! anew for every pass.
+//! The same for all kinds of passes on all stages, by route, kind and stage; where edges lead to
+//! other chunks, by unit in place of route.
 class pass_table {
 public:
+  //! @throws std::invalid_argument where a pass uses more slots than an item can name.
   explicit pass_table(data_uses const& uses)
-      : uses_(uses), over_(uses.over), stage_count_(over_.extents.stages()),
-        kind_count_(over_.declared->kind_count) {
-    for (int i = 0; !uses.across && i < over_.extents.routes() * kind_count_ * stage_count_; ++i) {
-      int const route = i / (kind_count_ * stage_count_);
-      pass const what{static_cast<pass_kind>(i / stage_count_ % kind_count_),
-                      false,
-                      static_cast<std::uint16_t>(i % stage_count_),
-                      static_cast<std::uint16_t>(microbatch_of(over_.extents, route)),
-                      0};
-      ends_.emplace_back();
-      if (!over_.contains(what))
-        continue;
-      auto const first = static_cast<int>(messages_.size());
-      for_each_receiver(what, [&](int number, int to) { messages_.emplace_back(number, to); });
-      ends_.back() = {
-        device_of(over_, what), uses.slots(what), first, static_cast<int>(messages_.size())};
-    }
+      : over_(uses.over), by_unit_(uses.across), kind_count_(over_.declared->kind_count),
+        stage_count_(over_.extents.stages()) {
+    shape const& extents = over_.extents;
+    for (int i = 0; i < (by_unit_ ? extents.microbatches : extents.routes()); ++i)
+      for (int chunk = 0; chunk < (by_unit_ ? over_.chunks_of(i) : 1); ++chunk)
+        for (int kind = 0; kind < kind_count_; ++kind)
+          for (int stage = 0; stage < stage_count_; ++stage)
+            enter(uses,
+                  {static_cast<pass_kind>(kind),
+                   false,
+                   static_cast<std::uint16_t>(stage),
+                   static_cast<std::uint16_t>(by_unit_ ? i : microbatch_of(extents, i)),
+                   static_cast<std::uint16_t>(chunk)});
   }
   [[nodiscard, gnu::always_inline]] pass_ends operator[](pass const& what) const noexcept {
-    if (uses_.across)
-      return {device_of(over_, what), uses_.slots(what)};
-    int const kinds = over_.extents.route_of(what.microbatch) * kind_count_ + index_of(what.kind);
+    int const way = by_unit_ ? over_.unit_of(what) : over_.extents.route_of(what.microbatch);
+    int const kinds = way * kind_count_ + index_of(what.kind);
     return ends_[static_cast<std::size_t>(kinds * stage_count_ + what.stage)];
   }
-  //! Calls `visit(number, to)` for every message that a pass makes.
-  template <class Visit>
-  void for_each_message(pass const& maker, pass_ends const& ends, Visit visit) const {
-    if (uses_.across)
-      return for_each_receiver(maker, visit);
-    for (int i = ends.first; i < ends.end; ++i)
-      visit(messages_[static_cast<std::size_t>(i)].first,
-            messages_[static_cast<std::size_t>(i)].second);
+  //! The messages that a pass makes.
+  [[nodiscard]] std::span<pass_message const> messages(pass_ends const& of) const noexcept {
+    return {messages_.data() + of.first, static_cast<std::size_t>(of.end - of.first)};
   }
 
 private:
-  template <class Visit>
-  void for_each_receiver(pass const& maker, Visit visit) const {
-    for (int number = 0; number < uses_.width; ++number)
-      if (int const to = receiver(over_, maker, number); to != nothing)
-        visit(number, to);
+  void enter(data_uses const& uses, pass const& what) {
+    auto const first = static_cast<int>(messages_.size());
+    for (int number = 0; number < uses.width; ++number)
+      if (int const to = receiver(over_, what, number); to != nothing)
+        messages_.push_back({number, to});
+    int const slots = uses.slots(what);
+    if (slots > 65535)
+      throw std::invalid_argument("plan: a pass uses " + std::to_string(slots) +
+                                  " slots; 65535 at most are supported");
+    ends_.push_back({device_of(over_, what), slots, first, static_cast<int>(messages_.size())});
   }
 
-  data_uses const& uses_;
   pipeline_view over_;
-  int stage_count_;
+  bool by_unit_;
   int kind_count_;
+  int stage_count_;
   std::vector<pass_ends> ends_;
-  std::vector<std::pair<int, int>> messages_; // number and receiver
+  std::vector<pass_message> messages_;
 };
 
 //! @brief The one global order of passes and messages: every message after the pass that makes it.
@@ -245,102 +227,106 @@ struct message_placement {
   int const* order;     //!< [count], a global order
   int count;            //!< of passes
   bool slots;           //!< with time slots, for groups of both directions
-  pass_table const& known;
+  pass_table known;     //!< of the pipeline
   //! [pass_indices], `nothing`: the entries of passes that are placed; null where exchanges are not
   //! joined.
-  int* entries = nullptr;
+  owned<int> placed{};
+
+  //! Hands passes and their messages to `put`, in their order.
+  //! @param first, end of the passes; no time slot is cut
+  //! @complexity O(1) per pass where passes of one slot come in the order of their devices, as the
+  //! merge makes them.
+  template <class Put>
+  void place(int first, int end, Put put) const {
+    std::vector<event> messages; // of a slot
+    while (first < end) {
+      int const next = end_of_slot(first);
+      messages.clear();
+      for (int i = first; i < next; ++i) {
+        int const entry = order[i];
+        pass_ends const ends = known[table.passes[entry]];
+        put(event{.entry = entry, .device = ends.device, .slots = ends.slots});
+        std::size_t const before = messages.size();
+        add_messages(entry, ends, nothing, messages);
+        for (std::size_t k = before; k < messages.size() && slots; ++k)
+          insert_message(messages.data(), messages.data() + k);
+      }
+      for (int i = first; i < next && placed != nullptr; ++i)
+        add_exchanges(order[i], messages);
+      for (event const& message : messages)
+        put(message);
+      first = next;
+    }
+  }
+  //! The place from `at` on where the order may be cut, since no time slot goes on there.
+  [[nodiscard]] int next_cut(int at) const noexcept {
+    while (
+      at > 0 && at < count &&
+      (table.ends[order[at]] == table.ends[order[at - 1]] || table.passes[order[at]].overlapped))
+      ++at;
+    return at;
+  }
+
+  //! The end of the time slot that starts at `begin`: passes of different devices that end at the
+  //! same time, so none of them waits for another. Without slots, one pass; the halves of a
+  //! composite pass stay together.
+  [[nodiscard]] int end_of_slot(int begin) const noexcept {
+    double const slot_end = table.ends[order[begin]];
+    bool const joinable = slots && table.starts[order[begin]] < slot_end;
+    int end = begin + 1;
+    for (; end < count; ++end) {
+      int const entry = order[end];
+      bool const joins =
+        joinable && table.ends[entry] == slot_end && table.starts[entry] < slot_end;
+      if (!joins && !table.passes[entry].overlapped)
+        break;
+    }
+    return end;
+  }
+  //! Adds the messages of a pass that are part of one exchange, or of none.
+  //! @param wanted the exchange, or `nothing`.
+  void
+  add_messages(int entry, pass_ends const& ends, int wanted, std::vector<event>& messages) const {
+    for (auto const [number, to] : known.messages(ends)) {
+      int const exchange =
+        placed == nullptr ? nothing : exchange_of(table.over, table.passes[entry], number);
+      if (exchange != wanted)
+        continue;
+      event& message = messages.emplace_back(); // in place: a copy would wait for its parts
+      message.entry = entry;
+      message.device = ends.device;
+      message.to = to;
+      message.number = number;
+      message.exchange = exchange;
+    }
+  }
+  //! Notes that a pass is placed. Where it is the last that makes something for an exchange, adds
+  //! all messages of the exchange.
+  void add_exchanges(int entry, std::vector<event>& messages) const {
+    pipeline_view const& over = table.over;
+    pass const& maker = table.passes[entry];
+    placed[pass_index(over, maker)] = entry;
+    std::vector<int> makers; // one, or all of its group
+    int const members = over.graph().edges(maker.stage, group_step);
+    for (int k = 0; k < std::max(members, 1); ++k) {
+      pass other = maker;
+      if (members > 0)
+        other.stage =
+          static_cast<std::uint16_t>(over.graph().edge(maker.stage, group_step, k).stage);
+      makers.push_back(placed[pass_index(over, other)]);
+      if (makers.back() == nothing)
+        return;
+    }
+    int before = nothing;
+    for (int number = 0; number < readers(over, maker); ++number) {
+      int const exchange = exchange_of(over, maker, number);
+      if (exchange == nothing || exchange == before)
+        continue;
+      before = exchange;
+      for (int const made : makers)
+        add_messages(made, known[table.passes[made]], exchange, messages);
+    }
+  }
 };
-
-//! Makes the messages of a pass that are part of one exchange, or of none, by `put`.
-//! @param wanted the exchange, or `nothing`.
-template <class Put>
-void place_messages_of(
-  message_placement const& work, int entry, pass_ends const& ends, int wanted, Put put) {
-  pass const& maker = work.table.passes[entry];
-  work.known.for_each_message(maker, ends, [&](int number, int to) {
-    int const exchange =
-      work.entries == nullptr ? nothing : exchange_of(work.table.over, maker, number);
-    if (exchange != wanted)
-      return;
-    event& message = put(entry, ends.device, to);
-    message.number = number;
-    message.exchange = exchange;
-  });
-}
-
-//! Notes that a pass is placed. Where it is the last that makes something for an exchange, hands
-//! all messages of the exchange to `put`.
-template <class Put>
-void place_exchanges(message_placement const& work, int entry, Put put) {
-  pipeline_view const over = work.table.over;
-  pass const& maker = work.table.passes[entry];
-  work.entries[pass_index(over, maker)] = entry;
-  bool const grouped = over.in_group(maker.stage);
-  int const members = grouped ? neighbours(over, maker.stage, group_step) : 1;
-  auto const entry_of = [&](int member) {
-    pass other = maker;
-    if (grouped)
-      other.stage =
-        static_cast<std::uint16_t>(neighbour(over, maker.stage, group_step, member).stage);
-    return work.entries[pass_index(over, other)];
-  };
-  for (int member = 0; member < members; ++member)
-    if (entry_of(member) == nothing)
-      return;
-  int before = nothing;
-  for (int number = 0; number < readers(over, maker); ++number) {
-    int const exchange = exchange_of(over, maker, number);
-    if (exchange == nothing || exchange == before)
-      continue;
-    before = exchange;
-    for (int member = 0; member < members; ++member) {
-      int const made = entry_of(member);
-      place_messages_of(work, made, work.known[work.table.passes[made]], exchange, put);
-    }
-  }
-}
-
-//! Hands passes and their messages to `put`, in their order.
-//! @param first, end of the passes; no time slot is cut
-//! @complexity O(1) per pass where passes of one slot come in the order of their devices, as the
-//! merge makes them.
-template <class Put>
-void place_events(message_placement const& work, int first, int end, Put put) {
-  timetable_view const& table = work.table;
-  std::vector<event> messages; // of a slot
-  auto const add = [&messages](int entry, int from, int to) -> event& {
-    event& message = messages.emplace_back(); // in place: a copy would wait for its parts
-    message.entry = entry;
-    message.device = from;
-    message.to = to;
-    return message;
-  };
-  while (first < end) {
-    int const next = end_of_slot(table, work.order, end, first, work.slots);
-    messages.clear();
-    for (int i = first; i < next; ++i) {
-      int const entry = work.order[i];
-      pass_ends const ends = work.known[table.passes[entry]];
-      put(event{.entry = entry, .device = ends.device, .slots = ends.slots});
-      std::size_t const before = messages.size();
-      place_messages_of(work, entry, ends, nothing, add);
-      for (std::size_t k = before; k < messages.size() && work.slots; ++k)
-        insert_message(messages.data(), messages.data() + k);
-    }
-    for (int i = first; i < next && work.entries != nullptr; ++i)
-      place_exchanges(work, work.order[i], add);
-    for (event const& message : messages)
-      put(message);
-    first = next;
-  }
-}
-
-//! Where an order may be cut: no time slot goes on at `at`.
-[[nodiscard]] constexpr bool ends_slot(message_placement const& work, int at) noexcept {
-  double const* const ends = work.table.ends;
-  return at == 0 || at == work.count ||
-         (ends[work.order[at]] != ends[work.order[at - 1]] &&
-          !work.table.passes[work.order[at]].overlapped);
-}
 
 } // namespace pipelining::inline v0_3::detail

@@ -8,15 +8,11 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/item.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace pipelining::inline v0_3::detail {
-
-//! @brief The most waits per item, on average. On one engine an item needs at most two items of
-//! other streams for each of its neighbours: only slots of messages go between streams.
-[[nodiscard]] constexpr int most_waits(pipeline_view const& over) noexcept {
-  return (over.declared->engines > 1 ? kind_of_pass::most_effects : 2) * graph_width(over);
-}
 
 //! Vector clocks: for each item and each stream the last item of that stream known to be complete
 //! when it starts. A stream learns of others only where it waits, so many items share a row.
@@ -77,33 +73,28 @@ struct stream_clocks {
 //! clocks.
 struct wait_list {
   int most_needs; // of an item
-  int most;       // waits of an item, on average
   bool ahead;     // items after the group may need some: each has a row of needs, else there is one
   stream_clocks clock{};
   owned<int> needs{};       // [rows][most_needs]: of a group at its first item, the latest first
   owned<int> need_counts{}; // [rows], 0
-  owned<int> waits{};       // of this device, all items together
-  item* items = nullptr;    // of the device
-  int first = 0;            // waits of the devices before
-  int count = 0;
-  int group = 0;     // where the one that goes by begins
-  int after = 0;     // where it ends
-  int group_row = 0; // of its needs
+  std::vector<int>* waits = nullptr; // of this device after those of the devices before
+  item* items = nullptr;             // of the device
+  int group = 0;                     // where the one that goes by begins
+  int after = 0;                     // where it ends
+  int group_row = 0;                 // of its needs
 
   constexpr wait_list(pipeline_view const& over, int needed)
-      : most_needs(needed), most(most_waits(over)), ahead(over.declared->engines > 1) {}
+      : most_needs(needed), ahead(over.declared->engines > 1) {}
 
   //! Begins a device.
-  //! @param before waits of the devices before
-  constexpr void reset(item* of, int item_count, int streams, int before) {
+  //! @param all waits of the devices before, receives those of the device
+  constexpr void reset(item* of, int item_count, int streams, std::vector<int>& all) {
     int const rows = ahead ? item_count : 1;
     clock.reset(item_count, streams);
     needs.get(rows * most_needs);
     need_counts.get(rows, 0);
-    waits.get(item_count * most);
+    waits = &all;
     items = of;
-    first = before;
-    count = 0;
   }
   constexpr void begin(int first_item, int end) noexcept {
     group = first_item;
@@ -130,23 +121,22 @@ struct wait_list {
   //! and none of them can imply it.
   constexpr void end() noexcept {
     int const stream = items[group].stream();
-    int const written = count;
+    std::size_t const written = waits->size();
     int const* const listed = needs + group_row * most_needs;
     for (int k = 0; k < need_counts[group_row]; ++k) {
       int const at = listed[k];
       int const other = items[at].stream();
       if (at >= group || clock.known(stream)[other] >= at)
         continue;
-      clock.learn(stream, at, other, count > written);
-      waits[count] = at;
-      ++count;
+      clock.learn(stream, at, other, waits->size() > written);
+      waits->push_back(at);
     }
     need_counts[group_row] = 0;
     clock.end(group, after, stream);
-    items[group].first_wait = first + written;
-    items[group].wait_count = static_cast<std::uint16_t>(count - written);
+    items[group].first_wait = static_cast<int>(written);
+    items[group].wait_count = static_cast<std::uint16_t>(waits->size() - written);
     for (int i = group + 1; i < after; ++i)
-      items[i].first_wait = first + count;
+      items[i].first_wait = static_cast<int>(waits->size());
   }
 };
 

@@ -224,7 +224,7 @@ struct slot_check {
     auto at = work.uses_of(step).data();
     auto const end = at + step.use_count;
     for (data_use const& use : uses[what]) {
-      if (engines && use.stage == 0 && use.makes)
+      if (engines && use.stage == 0 && use.what == does::makes)
         makers[uses.index(use, what, place)] = i;
       else if (engines && use.orders)
         follow_maker(i, uses.index(use, what, place));
@@ -236,7 +236,7 @@ struct slot_check {
           return fail(proof::rule::wrong_content, i);
         if (use.stage == 0 && uses.brings(use, what))
           write(i, *at, content);
-        else if (use.adds)
+        else if (use.what == does::adds_to)
           add(i, *at, content);
         else
           read(i, *at, content);
@@ -250,7 +250,8 @@ struct slot_check {
     use const& carried = work.uses_of(step)[0];
     int const content = uses.product(step.work, step.work.stage, work.message_of(step).number);
     bool const sends = step.what == operation::send;
-    if (carried.at != (sends ? slot_place::inputs : slot_place::outputs) || carried.count != 1)
+    if (carried.at != (sends ? slot_place::inputs : slot_place::outputs) || carried.count != 1 ||
+        content == nothing)
       fail(proof::rule::wrong_content, i);
     else if (sends)
       read(i, carried, content);

@@ -207,14 +207,14 @@ private:
   for (int stage = 0; stage < over.extents.stages(); ++stage) {
     auto const next = static_cast<std::size_t>(stage) + 1;
     int const first = first_layers[next - 1];
-    for (int k = 0; k < neighbours(over, stage, -1); ++k) {
-      auto const from = static_cast<std::size_t>(neighbour(over, stage, -1, k).stage);
+    for (int k = 0; k < over.graph().edges(stage, -1); ++k) {
+      auto const from = static_cast<std::size_t>(over.graph().edge(stage, -1, k).stage);
       edges.push_back({first_layers[from + 1] - 1, first, of_unit::same});
     }
     for (int layer = first + 1; layer < first_layers[next]; ++layer)
       edges.push_back({layer - 1, layer, of_unit::same});
-    int const beside = neighbours(over, stage, group_step);
-    if (beside > 0 && neighbour(over, stage, group_step, 0).stage == stage)
+    int const beside = over.graph().edges(stage, group_step);
+    if (beside > 0 && over.graph().edge(stage, group_step, 0).stage == stage)
       groups.push_back({first, beside});
   }
   return edge_table(edges, first_layers.back(), groups);
@@ -251,8 +251,7 @@ is_ready(timetable_view table, std::span<int const> entries, pass const& what, d
     if (goes_again(table.passes[entry]))
       continue; // it comes before both
     int const from = device_of(table, table.passes[entry]);
-    double const message = message_time(
-      table.links, table.over.extents.devices, table.latency, from, device_of(table, what));
+    double const message = table.message_time(from, device_of(table, what));
     if (!(table.ends[entry] + message <= time * (1 + 1e-12)))
       return false;
   }

@@ -5,7 +5,7 @@
 //! @brief Groups of devices that share sequences of unequal length. Header for
 //! pipelining::group_cost and sequence_groups.
 
-#include <pipe/flow/array_of.hpp>
+#include <pipe/flow/sort_stably.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -63,8 +63,16 @@ struct sequence_groups {
 
 namespace detail {
 
+//! A group, and what its sequences take; of a single sequence, what it takes in such a group.
+struct group_load {
+  int size;
+  double time = 0;
+  double bytes = 0;
+
+  friend bool operator==(group_load const&, group_load const&) = default;
+};
+
 //! Distributes sequences over groups of given sizes: branch and bound, longest first.
-template <group_cost Cost>
 class group_search {
 public:
   //! @param order sequences, longest first. @param best the groups to improve.
@@ -72,34 +80,31 @@ public:
   group_search(std::span<int const> lengths,
                std::span<int const> order,
                int devices,
-               Cost const& cost,
+               group_cost auto const& cost,
                double memory,
                sequence_groups& best)
-      : order_(order), memory_(memory * (1 + 1e-12)), best_(best) {
-    for (int size = 1; size <= devices / 2; size *= 2)
-      ++doublings_;
+      : order_(order), sizes_(static_cast<int>(std::bit_width(static_cast<unsigned>(devices)))),
+        memory_(memory * (1 + 1e-12)), best_(best), group_of_(order.size()) {
     for (int const tokens : lengths)
-      for (int level = 0; level <= doublings_; ++level) {
-        times_of_.push_back(cost.time(tokens, 1 << level));
-        bytes_of_.push_back(cost.bytes(tokens, 1 << level));
-      }
+      for (int size = 1; size <= devices; size *= 2)
+        needs_.push_back({size, cost.time(tokens, size), cost.bytes(tokens, size)});
   }
 
   //! Gives every sequence to the group that then ends first, of the groups with room for it.
   void first_fit(std::vector<int> const& sizes) {
     begin(sizes);
     for (int const sequence : order_) {
-      std::size_t chosen = sizes_.size();
+      group_load* chosen = nullptr;
       double least = std::numeric_limits<double>::infinity();
-      for (std::size_t group = 0; group < sizes_.size(); ++group)
-        if (double const end = time_[group] + time_of(sequence, group);
+      for (group_load& group : groups_)
+        if (double const end = group.time + need(sequence, group).time;
             fits(sequence, group) && end < least) {
-          chosen = group;
+          chosen = &group;
           least = end;
         }
-      if (chosen == sizes_.size())
+      if (chosen == nullptr)
         return;
-      put(sequence, chosen);
+      put(sequence, *chosen);
     }
     keep();
   }
@@ -111,33 +116,30 @@ public:
 
 private:
   void begin(std::vector<int> const& sizes) {
-    sizes_ = sizes;
-    time_.assign(sizes.size(), 0);
-    bytes_.assign(sizes.size(), 0);
-    group_of_.assign(order_.size(), 0);
+    groups_.clear();
+    for (int const size : sizes)
+      groups_.push_back({size});
   }
-  //! Where a sequence on groups of the size of this one stands in the tables.
-  [[nodiscard]] std::size_t index(int sequence, std::size_t group) const {
-    return static_cast<std::size_t>(sequence) * (static_cast<std::size_t>(doublings_) + 1) +
-           static_cast<std::size_t>(std::countr_zero(static_cast<unsigned>(sizes_[group])));
+  [[nodiscard]] group_load const& need(int sequence, group_load const& in) const {
+    return needs_[static_cast<std::size_t>(sequence * sizes_ +
+                                           std::countr_zero(static_cast<unsigned>(in.size)))];
   }
-  [[nodiscard]] double time_of(int sequence, std::size_t group) const {
-    return times_of_[index(sequence, group)];
+  [[nodiscard]] bool fits(int sequence, group_load const& in) const {
+    return in.bytes + need(sequence, in).bytes <= memory_;
   }
-  [[nodiscard]] bool fits(int sequence, std::size_t group) const {
-    return bytes_[group] + bytes_of_[index(sequence, group)] <= memory_;
-  }
-  void put(int sequence, std::size_t group) {
-    time_[group] += time_of(sequence, group);
-    bytes_[group] += bytes_of_[index(sequence, group)];
-    group_of_[static_cast<std::size_t>(sequence)] = static_cast<int>(group);
+  void put(int sequence, group_load& in) {
+    in.time += need(sequence, in).time;
+    in.bytes += need(sequence, in).bytes;
+    group_of_[static_cast<std::size_t>(sequence)] = static_cast<int>(&in - groups_.data());
   }
   void keep() {
-    double const slowest = *std::max_element(time_.begin(), time_.end());
+    double const slowest = std::ranges::max(groups_, {}, &group_load::time).time;
     if (!(slowest < best_.time))
       return;
     best_.time = slowest;
-    best_.sizes = sizes_;
+    best_.sizes.clear();
+    for (group_load const& group : groups_)
+      best_.sizes.push_back(group.size);
     best_.group_of = group_of_;
   }
   bool place(std::size_t next, std::int64_t& steps) {
@@ -149,33 +151,25 @@ private:
       return false;
     int const sequence = order_[next];
     bool complete = true;
-    for (std::size_t group = 0; group < sizes_.size(); ++group) {
-      bool twin = false; // an earlier group is as large, as slow and as full
-      for (std::size_t other = 0; other < group; ++other)
-        twin = twin || (sizes_[other] == sizes_[group] && time_[other] == time_[group] &&
-                        bytes_[other] == bytes_[group]);
-      double const time = time_[group];
-      double const bytes = bytes_[group];
-      if (twin || !fits(sequence, group) ||
-          time + time_of(sequence, group) >= best_.time * (1 - 1e-12))
+    for (group_load& group : groups_) {
+      group_load const before = group;
+      bool const has_twin = std::find(groups_.data(), &group, before) != &group;
+      if (has_twin || !fits(sequence, group) ||
+          before.time + need(sequence, group).time >= best_.time * (1 - 1e-12))
         continue;
       put(sequence, group);
       complete = place(next + 1, steps) && complete;
-      time_[group] = time;
-      bytes_[group] = bytes;
+      group = before;
     }
     return complete;
   }
 
   std::span<int const> order_;
-  int doublings_ = 0;            // from a device alone to the largest group
-  std::vector<double> times_of_; // [sequences][doublings + 1]
-  std::vector<double> bytes_of_;
+  int sizes_;                     // that groups may have: powers of two
+  std::vector<group_load> needs_; // [sequences][sizes]
   double memory_;
   sequence_groups& best_;
-  std::vector<int> sizes_;
-  std::vector<double> time_;
-  std::vector<double> bytes_;
+  std::vector<group_load> groups_;
   std::vector<int> group_of_;
 };
 
@@ -258,7 +252,7 @@ sequence_groups sequence_groups::best(std::span<int const> lengths,
     found.bound = std::max(found.bound, fastest);
   }
   found.bound = std::max(found.bound, area / devices);
-  detail::group_search<Cost> search(lengths, order, devices, cost, memory, found);
+  detail::group_search search(lengths, order, devices, cost, memory, found);
   detail::each_plain_sum(
     devices, most_steps, [&](std::vector<int> const& some) { search.first_fit(some); });
   std::vector<std::vector<int>> sums;

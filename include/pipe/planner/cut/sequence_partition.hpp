@@ -10,10 +10,10 @@
 //! work, a light forward pass stands next to a heavy backward pass in every round, and Seq1F1B can
 //! be slower than 1F1B. Chunks of equal work bring its bubble back.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/cut/least_cut.hpp>
 #include <pipe/planner/model/peak_bytes.hpp>

@@ -73,19 +73,16 @@ struct message_sample {
                                                           auto const& bytes_of) {
   std::vector<message_sample> samples;
   for (timetable_view const& table : measured) {
-    std::vector<int> const entries = detail::entries_of(table);
+    std::vector<std::vector<int>> const makers = detail::makers_of(table);
     for (int device = 0; device < table.over.extents.devices; ++device)
       for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
         double made = i == table.offsets[device] ? 0 : table.ends[i - 1]; // the device is free
         int latest = -1;
-        detail::dependency_list const needed(table.over, table.passes[i]);
-        for (int k = 0; k < needed.count; ++k) {
-          int const entry = entries[static_cast<std::size_t>(needed.index(k))];
-          if (entry >= 0 && table.ends[entry] >= made) {
-            latest = entry;
-            made = table.ends[entry];
+        for (int const maker : makers[static_cast<std::size_t>(i)])
+          if (table.ends[maker] >= made) {
+            latest = maker;
+            made = table.ends[maker];
           }
-        }
         if (latest < 0 || table.starts[i] < made)
           continue;
         int const from = device_of(table, table.passes[latest]);
@@ -159,18 +156,14 @@ namespace detail {
 [[nodiscard]] inline std::vector<double> least_gaps(timetable_view step) {
   auto const devices = static_cast<std::size_t>(step.over.extents.devices);
   std::vector<double> gaps(devices * devices, HUGE_VAL);
-  std::vector<int> const entries = entries_of(step);
-  for (int i = 0; i < step.size(); ++i) {
+  for (int i = 0; std::vector<int> const& makers : makers_of(step)) {
     auto const to = static_cast<std::size_t>(device_of(step, step.passes[i]));
-    dependency_list const needed(step.over, step.passes[i]);
-    for (int k = 0; k < needed.count; ++k) {
-      int const maker = entries[static_cast<std::size_t>(needed.index(k))];
-      if (maker < 0)
-        continue;
+    for (int const maker : makers) {
       auto const from = static_cast<std::size_t>(device_of(step, step.passes[maker]));
       double& gap = gaps[from * devices + to];
       gap = std::min(gap, step.starts[i] - step.ends[maker]);
     }
+    ++i;
   }
   return gaps;
 }
@@ -236,17 +229,9 @@ namespace detail {
   if (measured.empty())
     throw std::invalid_argument("costs_of: give at least one measured step");
   shape const& extents = measured.front().over.extents;
-  auto const count =
-    static_cast<std::size_t>(extents.stages()) * static_cast<std::size_t>(extents.chunks);
   cost_table result(
     *measured.front().over.declared, extents, {0, 0, 0, detail::message_seconds(measured)});
-  std::vector<std::vector<double>> samples(result.kinds().size() * count);
-  auto const add = [&](int row, pass const& what, double time) {
-    if (row >= 0)
-      samples[static_cast<std::size_t>(row) * count +
-              static_cast<std::size_t>(what.stage * extents.chunks + what.chunk)]
-        .push_back(time);
-  };
+  std::map<std::tuple<pass_kind, int, int>, std::vector<double>> samples;
   for (timetable_view const& table : measured) {
     if (!(table.over.extents == extents))
       throw std::invalid_argument("costs_of: the steps are of pipelines of different extents");
@@ -256,23 +241,18 @@ namespace detail {
       if (!(table.starts[i] >= 0 && time >= 0))
         throw std::invalid_argument("costs_of: a pass has no measured time; give whole steps");
       if (!result.takes_halves(what.kind)) {
-        add(result.number_of(what.kind), what, time);
+        samples[{what.kind, what.stage, what.chunk}].push_back(time);
         continue;
       }
       for (cost_table::timed_kind const& half : result.kinds())
         if (!half.in_groups && (half.is == role::input || half.is == role::weights))
-          add(result.number_of(half.kind), what, time / 2);
+          samples[{half.kind, what.stage, what.chunk}].push_back(time / 2);
     }
   }
-  for (std::size_t row = 0; row < result.kinds().size(); ++row)
+  for (cost_table::timed_kind const& each : result.kinds())
     for (int stage = 0; stage < extents.stages(); ++stage)
       for (int chunk = 0; chunk < extents.chunks; ++chunk)
-        result.set(
-          result.kinds()[row].kind,
-          stage,
-          chunk,
-          detail::median(
-            samples[row * count + static_cast<std::size_t>(stage * extents.chunks + chunk)]));
+        result.set(each.kind, stage, chunk, detail::median(samples[{each.kind, stage, chunk}]));
   return result;
 }
 

@@ -46,22 +46,13 @@ peak_slot_bytes(timetable_view table, int device, slot_class of, auto const& byt
 //! @complexity O(n) for the n passes of the device.
 [[nodiscard]] double peak_kept_input_bytes(timetable_view table, int device, auto const& bytes_of) {
   flow const& declared = *table.over.declared;
-  int change[flow::most_kinds]{};
-  for (int kind = 0; kind < declared.kind_count; ++kind)
-    if (detail::is_checkpointed(declared, static_cast<pass_kind>(kind)))
-      change[kind] = 1;
-    else if (declared.kinds[kind].calls == stage_call::recompute)
-      change[kind] = -1;
-  if (std::count(change, change + flow::most_kinds, 1) == 0)
+  if (declared.kind_with(role::again) == flow::no_kind)
     return 0;
-  double held = 0;
-  double peak = 0;
-  for (pass const& what : table.row(device))
-    if (int const by = change[static_cast<int>(what.kind)]; by != 0) {
-      held += by * static_cast<double>(bytes_of(what));
-      peak = held > peak ? held : peak;
-    }
-  return peak;
+  return detail::peak_by<double>(table, device, [&](pass const& what, bool ends) -> double {
+    if (ends)
+      return declared[what.kind].calls == stage_call::recompute ? -bytes_of(what) : 0;
+    return detail::is_checkpointed(declared, what.kind) ? bytes_of(what) : 0;
+  });
 }
 
 //! @brief The memory of one unit of one stage on a device, in bytes.

@@ -13,12 +13,12 @@
 //! `Rows` says whose schedules: the ones of the library, or a type of your own with a tuple `rows`.
 
 #include <pipe/config.hpp>
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/timetable/cost.hpp>
@@ -85,12 +85,10 @@ inline std::size_t edits(std::string_view a, std::string_view b) {
   }
   pipelining::detail::sort_stably(found,
                                   [](auto const& a, auto const& b) { return a.first < b.first; });
+  found.resize(std::min<std::size_t>(found.size(), 3));
   std::string text;
-  for (std::size_t i = 0; i < found.size() && i < 3; ++i)
-    text += (i == 0                                            ? ""
-             : i + 1 == std::min<std::size_t>(found.size(), 3) ? " or "
-                                                               : ", ") +
-            std::string(found[i].second);
+  for (auto const& each : found)
+    text.append(text.empty() ? "" : &each == &found.back() ? " or " : ", ").append(each.second);
   return text;
 }
 
@@ -296,7 +294,8 @@ public:
     any_cost(Cost const& cost) // NOLINT(google-explicit-constructor): any cost model will do
       : duration_([cost](pass const& what) { return double{cost.duration(what)}; }),
         pair_([cost](pass const& first, pass const& second) {
-          return pipelining::detail::pair_duration(cost, first, second);
+          return pipelining::detail::pair_duration(
+            cost, pipelining::detail::kinds_of_training, first, second);
         }),
         latency_(cost.latency()), groups_(pipelining::detail::groups_of(cost)),
         links_(pipelining::detail::links_of(cost).begin(),
@@ -365,13 +364,8 @@ struct schedule_traits {
   bool even_stages = false;
   //! True when the number of devices must be even.
   bool even_devices = false;
-  //! Some of its backward passes are two halves, on two devices and with three microbatches or
-  //! more.
-  bool splits_backward = false;
   //! True when the order is searched for the costs: other costs, other orders.
   bool searched = false;
-  //! Some passes run side by side, a forward with a backward pass.
-  bool overlaps_pairs = false;
   //! Any two passes may run side by side, and not only a forward with a backward pass.
   bool any_pairs = false;
   //! True when the search can be left out: see `schedule_choice::swept`.

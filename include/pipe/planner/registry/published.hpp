@@ -94,12 +94,23 @@ constexpr auto options_over(Schedule const& usual) {
   };
 }
 
-//! One of two types, for schedules that have an option in their type.
-template <class Yes, class No>
-std::variant<Yes, No> either(bool condition) {
-  if (condition)
-    return Yes{};
-  return No{};
+//! A schedule whose type says how pairs of passes run.
+template <template <pairs> class Schedule>
+std::variant<Schedule<pairs::in_turn>, Schedule<pairs::overlapped>>
+in_pairs(schedule_choice const& c) {
+  if (c.unfused)
+    return Schedule<pairs::in_turn>{};
+  return Schedule<pairs::overlapped>{};
+}
+
+//! Half the stages of a device, which come in twos. @throws std::invalid_argument where they do not
+inline int halves_of_stages(schedule_choice const& c, int usual, char const* of_two) {
+  int const held = c.stages_per_device.value_or(usual);
+  if (held % 2 != 0)
+    throw std::invalid_argument(c.name + ": a device has two stages for each " + of_two +
+                                ", so --stages-per-device must be even, not " +
+                                std::to_string(held));
+  return held / 2;
 }
 
 //! A row of a registry: the facts about a schedule, and how it is made.
@@ -170,12 +181,7 @@ struct published_schedules {
           "Hanayo: down the devices and up again, two stages per device for each wave; 4 of them",
           option::stages_per_device,
           [](schedule_choice const& c) {
-            int const held = c.stages_per_device.value_or(4);
-            if (held % 2 != 0)
-              throw std::invalid_argument("hanayo: a device has two stages for each wave, so "
-                                          "--stages-per-device must be even, not " +
-                                          std::to_string(held));
-            return Hanayo<>{.waves = held / 2};
+            return Hanayo<>{.waves = detail::halves_of_stages(c, 4, "wave")};
           },
           {.type = "Hanayo<{waves}>"}),
     named(names::breadth_first,
@@ -189,12 +195,8 @@ struct published_schedules {
           "HelixPipe: attention on other devices than its layer; 2 stages per device, groups of 1",
           option::stages_per_device | option::group,
           [](schedule_choice const& c) {
-            int const held = c.stages_per_device.value_or(2);
-            if (held % 2 != 0)
-              throw std::invalid_argument("helix: a device has two stages for each layer, so "
-                                          "--stages-per-device must be even, not " +
-                                          std::to_string(held));
-            return HelixPipe<>{.layers_per_device = held / 2, .folds = c.group.value_or(1)};
+            return HelixPipe<>{.layers_per_device = detail::halves_of_stages(c, 2, "layer"),
+                               .folds = c.group.value_or(1)};
           },
           {.sums_in_order = false, .cuts_layers = true}),
     named("wei-pipe",
@@ -350,24 +352,17 @@ struct published_schedules {
     named(names::dual_pipe,
           "DualPipe: microbatches from both ends, forward next to backward",
           option::unfused | option::pair_cost,
-          [](schedule_choice const& c) {
-            return detail::either<DualPipe<pairs::in_turn>, DualPipe<pairs::overlapped>>(c.unfused);
-          },
+          detail::in_pairs<DualPipe>,
           {.type = "DualPipe<>", .sums_in_order = false}),
     named(names::dual_pipe_v,
           "DualPipe folded into a V, weights held once",
           option::unfused | option::pair_cost,
-          [](schedule_choice const& c) {
-            return detail::either<DualPipeV<pairs::in_turn>, DualPipeV<pairs::overlapped>>(
-              c.unfused);
-          },
+          detail::in_pairs<DualPipeV>,
           {.type = "DualPipeV<>"}),
     named("stp",
           "STP: a V of braids that hide all-reduces; at least 3 P - 1 microbatches",
           option::unfused,
-          [](schedule_choice const& c) {
-            return detail::either<STP<pairs::in_turn>, STP<pairs::overlapped>>(c.unfused);
-          },
+          detail::in_pairs<STP>,
           {.type = "STP<>", .sums_in_order = false})};
 };
 

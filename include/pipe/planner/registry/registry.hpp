@@ -117,15 +117,6 @@ std::optional<int> least_of(schedule_choice& choice, auto arrange) {
   return std::nullopt;
 }
 
-//! Finds the traits that the passes of a schedule show.
-inline void look_at(device_orders const& orders, schedule_traits& traits) {
-  for (pass const& each : orders.passes) {
-    traits.splits_backward =
-      traits.splits_backward || orders.over.declared[each.kind].is == role::input;
-    traits.overlaps_pairs = traits.overlaps_pairs || each.overlapped;
-  }
-}
-
 //! The schedule of a row, with the traits that follow from the whole row.
 template <class Make>
 named_schedule with_traits(named_row<Make> const& row) {
@@ -157,9 +148,8 @@ named_schedule with_traits(named_row<Make> const& row) {
   traits.limit_in_value =
     has(about.takes, option::memory_limit) && traits.type.find("{limit}") == std::string_view::npos;
   traits.any_pairs = has(about.takes, option::unfused) && !has(about.takes, option::pair_cost);
-  with_made(row.make(one), [&]<class Schedule>(Schedule const& made) {
-    traits.searched = !pipelining::detail::closed_form_schedule<Schedule>;
-    look_at(make_orders(made, {one.devices, one.microbatches}, any_cost(uniform_cost{})), traits);
+  traits.searched = with_made(row.make(one), []<class Schedule>(Schedule const&) {
+    return !pipelining::detail::closed_form_schedule<Schedule>;
   });
   return about;
 }

@@ -45,10 +45,10 @@ struct bound_case {
     if (!holds(over.declared->makers[row], kind) || !over.contains(what))
       continue;
     kind_links const& links = over.links_of(what);
-    int const found = links.input == kind_links::none                  ? 1
-                      : neighbours(over, stage, links.input_step) == 0 ? 0
-                      : links.input_step == group_step                 ? 2
-                                                                       : 3;
+    int const found = links.input == kind_links::none                    ? 1
+                      : over.graph().edges(stage, links.input_step) == 0 ? 0
+                      : links.input_step == group_step                   ? 2
+                                                                         : 3;
     best = found > rank ? what.kind : best;
     rank = std::max(rank, found);
   }
@@ -130,23 +130,16 @@ public:
   [[nodiscard]] std::vector<double> starts_from(std::size_t from) const {
     std::vector<double> start(nodes_.size(), -1.0);
     start[from] = 0;
-    return extended(std::move(start));
+    return heads_of(edges_, time_of(), std::move(start));
   }
   //! The same from the start of any pass on a device, or anywhere where that is negative.
   [[nodiscard]] std::vector<double> starts_on(int device) const {
-    return extended(begins_on(device));
+    return heads_of(edges_, time_of(), begins_on(device));
   }
   //! The longest paths from the ends of all to the end of any pass on a device, or anywhere where
   //! that is negative.
   [[nodiscard]] std::vector<double> tails_to(int device) const {
-    std::vector<double> tail = begins_on(device);
-    for (auto node = edges_.sorted.rbegin(); node != edges_.sorted.rend(); ++node)
-      for (auto const [other, lag] : edges_.after.of(*node))
-        if (double const after = tail[detail::at(other)]; after >= 0) {
-          double& mine = tail[detail::at(*node)];
-          mine = std::max(mine, lag + time(detail::at(other)) + after);
-        }
-    return tail;
+    return tails_of(edges_, time_of(), begins_on(device));
   }
 
   //! True when another microbatch has the times and the weights of this one.
@@ -216,7 +209,8 @@ private:
             backward.kind = over.declared->kind_with(back);
             double const sum = cost.duration(one.what) + cost.duration(backward);
             if (sum > 0)
-              factor = std::min(factor, pair_duration(cost, one.what, backward) / sum);
+              factor =
+                std::min(factor, pair_duration(cost, kinds_of_training, one.what, backward) / sum);
           }
     for (bound_node& node : nodes_)
       node.time *= factor;
@@ -258,14 +252,8 @@ private:
         times[node] = 0;
     return times;
   }
-  [[nodiscard]] std::vector<double> extended(std::vector<double> start) const {
-    for (graph_node const node : edges_.sorted)
-      if (double const begin = start[detail::at(node)]; begin >= 0)
-        for (auto const [other, lag] : edges_.after.of(node)) {
-          double& later = start[detail::at(other)];
-          later = std::max(later, begin + time(detail::at(node)) + lag);
-        }
-    return start;
+  [[nodiscard]] auto time_of() const {
+    return [this](graph_node node) { return time(detail::at(node)); };
   }
 
   int microbatch_;

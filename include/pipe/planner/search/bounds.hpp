@@ -423,11 +423,4 @@ least_span_in_memory(bound_device const& device, double limit, bool once, bool s
   return result;
 }
 
-//! @brief The same for a placement with a name.
-[[nodiscard]] time_bounds least_times(shape const& extents,
-                                      cost_model auto const& cost,
-                                      time_bounds::options const& options = {}) {
-  return least_times(pipeline_view{extents}, cost, options);
-}
-
 } // namespace pipelining::inline v0_3

@@ -202,18 +202,12 @@ struct exact_world {
   int whole = 1; //!< units of an activation
   int kept = 0;  //!< units of what a light forward pass keeps
 
+  //! @pre `kind` is a step, not none
   [[nodiscard]] int duration(exact_kind kind, int stage) const noexcept {
-    switch (kind) {
-    case exact_kind::none: return 0;
-    case exact_kind::forward:
-    case exact_kind::light_forward: return forward[stage];
-    case exact_kind::recompute: return again[stage];
-    case exact_kind::backward_input: return input[stage];
-    case exact_kind::backward_weight: return weight[stage];
-    case exact_kind::copy_out:
-    case exact_kind::copy_in: return copy;
-    }
-    return 0;
+    if (kind >= exact_kind::copy_out)
+      return copy;
+    int const* const times[] = {nullptr, forward, forward, again, input, weight};
+    return times[static_cast<int>(kind)][stage];
   }
 
   [[nodiscard]] int forward_ended(exact_state const& at, int stage) const noexcept {

@@ -5,8 +5,8 @@
 //! @brief Choices that nothing beats in both memory and time, of schedules and of building blocks.
 //! Header for pipelining::frontier, memory_choice, for_each_block and block_frontier.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 #include <pipe/timetable/make_timetable.hpp>

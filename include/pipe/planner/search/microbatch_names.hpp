@@ -5,11 +5,13 @@
 //! @brief Orders with other names for microbatches. Header for
 //! pipelining::detail::names_of_microbatches.
 
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/planner/search/order_graph.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -50,15 +52,13 @@ public:
     sort_stably(result, [&](int a, int b) { return sums[at(a)] < sums[at(b)]; });
     return result;
   }
-  //! @param names [M] the new name of each microbatch
-  [[nodiscard]] node_rows renamed(node_rows rows, std::vector<int> const& names) const {
-    return renamed(std::move(rows), names, 0, graph_.devices - 1);
-  }
-  //! The same on some devices in a row only.
-  [[nodiscard]] node_rows
-  renamed(node_rows rows, std::vector<int> const& names, int first, int last) const {
-    for (int device = first; device <= last; ++device)
-      for (graph_node& node : rows[at(device)])
+  //! @param names [M] the new name of each microbatch. @param count of devices from the first on
+  [[nodiscard]] node_rows renamed(node_rows rows,
+                                  std::vector<int> const& names,
+                                  int first = 0,
+                                  std::size_t count = std::dynamic_extent) const {
+    for (std::vector<graph_node>& row : std::span(rows).subspan(at(first), count))
+      for (graph_node& node : row)
         node = renamed(node, names);
     return rows;
   }

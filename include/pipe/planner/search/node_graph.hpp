@@ -4,6 +4,7 @@
 //! @file
 //! @brief Numbered nodes that wait for each other. Header for pipelining::detail::node_graph.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -72,6 +73,27 @@ struct node_graph {
       if (--open[at(edge.other)] == 0)
         graph.sorted.push_back(edge.other);
   return graph;
+}
+
+//! The longest paths to the starts of all nodes, from the starts of those with 0 in `head`; the
+//! others have a negative number there, and keep it where no path leads.
+//! @param time `time(node)`: how long a node takes
+[[nodiscard]] std::vector<double>
+heads_of(node_graph const& graph, auto const& time, std::vector<double> head) {
+  for (graph_node const node : graph.sorted)
+    if (double const begin = head[at(node)]; begin >= 0)
+      for (auto const [other, lag] : graph.after.of(node))
+        head[at(other)] = std::max(head[at(other)], begin + time(node) + lag);
+  return head;
+}
+//! The same from the ends of all nodes to the ends of those with 0 in `tail`.
+[[nodiscard]] std::vector<double>
+tails_of(node_graph const& graph, auto const& time, std::vector<double> tail) {
+  for (auto node = graph.sorted.rbegin(); node != graph.sorted.rend(); ++node)
+    for (auto const [other, lag] : graph.after.of(*node))
+      if (double const after = tail[at(other)]; after >= 0)
+        tail[at(*node)] = std::max(tail[at(*node)], lag + time(other) + after);
+  return tail;
 }
 
 } // namespace pipelining::inline v0_3::detail

@@ -93,21 +93,6 @@ using node_rows = std::vector<std::vector<graph_node>>;
   return rows;
 }
 
-//! Fills in the longest paths without any order, forth and back.
-inline void find_paths(order_graph& graph) {
-  graph.heads.assign(graph.passes.size(), 0);
-  graph.tails.assign(graph.passes.size(), 0);
-  for (graph_node const node : graph.edges.sorted) {
-    double const end = graph.heads[at(node)] + graph.times[at(node)];
-    for (auto const [other, lag] : graph.edges.after.of(node))
-      graph.heads[at(other)] = std::max(graph.heads[at(other)], end + lag);
-  }
-  for (auto node = graph.edges.sorted.rbegin(); node != graph.edges.sorted.rend(); ++node)
-    for (auto const [other, lag] : graph.edges.after.of(*node))
-      graph.tails[at(*node)] =
-        std::max(graph.tails[at(*node)], lag + graph.times[at(other)] + graph.tails[at(other)]);
-}
-
 //! The same from the end: who waits for a node goes before it, and it takes what it has freed.
 [[nodiscard]] inline order_graph reversed(order_graph graph) {
   std::swap(graph.edges.before, graph.edges.after);
@@ -146,15 +131,13 @@ inline void count_spans(order_graph& graph) {
     for (pass const& what : row) {
       node_of[at(pass_index(over, what))] = graph.size();
       graph.passes.push_back(what);
-      graph.times.push_back(checked_duration(cost, what));
+      graph.times.push_back(checked_duration(cost, kinds_of_training, what));
       graph.holders.push_back(device_of(over, what));
       graph.taken.push_back(effects.taken[index_of(what.kind)]);
       graph.freed.push_back(goes_forward_only(over, what.stage)
                               ? graph.taken.back()
                               : effects.freed[index_of(what.kind)]);
     }
-  (void)checked_latency(cost);
-  (void)checked_links(cost, graph.devices);
   std::vector<std::vector<graph_edge>> before(graph.passes.size());
   for (graph_node node = 0; node < graph.size(); ++node) {
     dependency_list const needed(over, graph.passes[at(node)]);
@@ -170,7 +153,9 @@ inline void count_spans(order_graph& graph) {
   graph.edges = graph_of(before);
   if (graph.edges.sorted.size() != graph.passes.size())
     throw std::invalid_argument("search_order: the passes of the flow wait for each other");
-  find_paths(graph);
+  auto const time = [&](graph_node node) { return graph.times[at(node)]; };
+  graph.heads = heads_of(graph.edges, time, std::vector<double>(before.size()));
+  graph.tails = tails_of(graph.edges, time, std::vector<double>(before.size()));
   return graph;
 }
 
@@ -269,10 +254,19 @@ struct list_taste {
 class list_order {
 public:
   list_order(order_graph const& graph, int microbatches, list_taste const& taste)
-      : of_(graph), taste_(taste), microbatches_(microbatches) {}
+      : of_(graph), taste_(taste), microbatches_(microbatches), held_(at(graph.devices)),
+        oldest_(held_.size()), to_take_(held_.size() * at(microbatches)), free_from_(held_.size()),
+        waiting_(held_.size()), ready_(graph.passes.size()) {
+    find_limits();
+    find_liking();
+    for (std::size_t device = 0; device < held_.size(); ++device) {
+      forget_done(device);
+      begins_.push_back(begin_of(device));
+    }
+  }
 
+  //! Makes the order. @pre it is called once
   [[nodiscard]] node_rows make() {
-    prepare();
     node_rows rows(held_.size());
     for (int left = of_.size(); left > 0; --left) {
       auto const first = std::min_element(begins_.begin(), begins_.end());
@@ -285,43 +279,29 @@ public:
   }
 
 private:
-  void prepare() {
-    auto const devices = at(of_.devices);
-    auto const count = at(of_.size());
-    held_.assign(devices, 0);
-    free_from_.assign(devices, 0);
-    oldest_.assign(devices, 0);
-    waiting_.assign(devices, {});
-    to_take_.assign(devices * at(microbatches_), 0);
-    open_.resize(count);
-    ready_.assign(count, 0);
-    liking_.resize(count);
-    double const mean = of_.mean_time();
-    wait_cost_ = taste_.wait;
-    limits_.resize(devices);
-    for (std::size_t device = 0; device < devices; ++device) {
-      double const place = static_cast<double>(taste_.early_memory ? devices - 1 - device : device);
-      auto const share = static_cast<double>(of_.room[device]) / of_.devices;
-      limits_[device] = std::max<std::int64_t>(
-        1, of_.room[device] - static_cast<std::int64_t>(taste_.slope * share * place));
+  void find_limits() {
+    for (int device = 0; device < of_.devices; ++device) {
+      std::int64_t const room = of_.room[at(device)];
+      int const place = taste_.early_memory ? of_.devices - 1 - device : device;
+      double const share = static_cast<double>(room) / of_.devices;
+      limits_.push_back(
+        std::max<std::int64_t>(1, room - static_cast<std::int64_t>(taste_.slope * share * place)));
     }
-    for (std::size_t i = 0; i < count; ++i) {
+  }
+  void find_liking() {
+    double const mean = of_.mean_time();
+    for (std::size_t i = 0; i < ready_.size(); ++i) {
       auto const node = static_cast<graph_node>(i);
-      open_[i] = of_.edges.before.count(node);
+      open_.push_back(of_.edges.before.count(node));
       bool const fills = of_.edges.after.count(node) == 0;
       bool const takes = of_.taken[i] > of_.freed[i];
-      liking_[i] = mean * ((takes ? taste_.taker : 0) + (fills ? taste_.filler : 0)) +
-                   (taste_.times == nullptr
-                      ? mean * taste_.age * of_.passes[i].microbatch - taste_.depth * of_.tails[i]
-                      : (*taste_.times)[i]);
+      liking_.push_back(mean * ((takes ? taste_.taker : 0) + (fills ? taste_.filler : 0)) +
+                        (taste_.times == nullptr ? mean * taste_.age * of_.passes[i].microbatch -
+                                                     taste_.depth * of_.tails[i]
+                                                 : (*taste_.times)[i]));
       to_take_[slot(at(of_.holders[i]), of_.passes[i].microbatch)] += of_.taken[i];
       if (open_[i] == 0)
         waiting_[at(of_.holders[i])].push_back(node);
-    }
-    begins_.clear();
-    for (std::size_t device = 0; device < devices; ++device) {
-      forget_done(device);
-      begins_.push_back(begin_of(device));
     }
   }
   [[nodiscard]] std::size_t slot(std::size_t device, int microbatch) const noexcept {
@@ -359,7 +339,7 @@ private:
       if (!fits(node))
         continue;
       double const start = std::max(ready_[at(node)], now);
-      double const value = liking_[at(node)] + wait_cost_ * (start - now);
+      double const value = liking_[at(node)] + taste_.wait * (start - now);
       if (value < least) {
         least = value;
         best = i;
@@ -387,7 +367,6 @@ private:
   order_graph const& of_;
   list_taste taste_;
   int microbatches_;
-  double wait_cost_ = 0;
   std::vector<std::int64_t> held_;    // by device
   std::vector<std::int64_t> limits_;  // by device
   std::vector<int> oldest_;           // by device: the first microbatch that has to take more

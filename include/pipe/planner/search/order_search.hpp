@@ -6,10 +6,10 @@
 //! pipelining::search_goal, found_order and
 //! search_order.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/limits.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training.hpp>
 #include <pipe/planner/model/stage_memory.hpp>
 #include <pipe/planner/search/bounds.hpp>
@@ -273,7 +273,8 @@ private:
       } else if (vain >= 0) {
         auto const [first, last] =
           std::minmax({random_.below(graph_.devices), random_.below(graph_.devices)});
-        next.rows = names_.renamed(std::move(next.rows), names_.by_chance(random_), first, last);
+        next.rows = names_.renamed(
+          std::move(next.rows), names_.by_chance(random_), first, at(last - first + 1));
       }
       if (!descend(next, watch))
         continue;

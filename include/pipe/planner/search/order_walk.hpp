@@ -253,9 +253,7 @@ private:
   void link_rows() {
     std::vector<graph_node> last(at(of_.devices), no_node);
     std::vector<std::int64_t> held(at(of_.devices), 0);
-    for (std::size_t i = 0; i < sequence_.size(); ++i) {
-      graph_node const node = sequence_[i];
-      place_[at(node)] = static_cast<std::int32_t>(i);
+    for (graph_node const node : sequence_) {
       std::size_t const device = at(of_.holders[at(node)]);
       join(last[device], node);
       beside_[after][at(node)] = no_node;

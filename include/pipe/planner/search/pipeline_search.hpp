@@ -5,11 +5,11 @@
 //! @brief A search over cuts of layers, placements and orders together. Header for
 //! pipelining::search_pipeline, its options and found_pipeline.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/planner/cut/layer_partition.hpp>
 #include <pipe/planner/cut/layered_model.hpp>
 #include <pipe/planner/search/order_graph.hpp>
@@ -161,10 +161,10 @@ private:
             pass const other =
               row_writer::make(over.declared->kind_with(role::weights), stage, microbatch, chunk);
             // Next to another pass it may take less.
-            work[static_cast<std::size_t>(device_of(over, stage))] +=
-              std::min({double{costs.duration(what)},
-                        pair_duration(costs, what, what) / 2,
-                        pair_duration(costs, what, other) - costs.duration(other)});
+            work[static_cast<std::size_t>(device_of(over, stage))] += std::min(
+              {double{costs.duration(what)},
+               pair_duration(costs, kinds_of_training, what, what) / 2,
+               pair_duration(costs, kinds_of_training, what, other) - costs.duration(other)});
           }
     return *std::max_element(work.begin(), work.end());
   }

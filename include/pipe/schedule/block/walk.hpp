@@ -162,15 +162,14 @@ struct walk {
 
   //! @throws std::invalid_argument for a parameter out of range.
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    if (stages_per_device < 1)
-      throw std::invalid_argument("interleaved stages: a device holds at least one stage");
-    if (group < 0)
-      throw std::invalid_argument("interleaved stages: a group has at least one microbatch; 0 "
-                                  "stands for the smallest group without waits");
-    if (reach < 1 || reach > 2 || lag < fused || lag > 2)
-      throw std::invalid_argument(
-        "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), "
-        "and gradients of weights lag by at most 2 units per device");
+    require(stages_per_device >= 1, "interleaved stages: a device holds at least one stage");
+    require(group >= 0,
+            "interleaved stages: a group has at least one microbatch; 0 stands for the smallest "
+            "group without waits");
+    require(
+      reach >= 1 && reach <= 2 && lag >= fused && lag <= 2,
+      "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), "
+      "and gradients of weights lag by at most 2 units per device");
     if (chunk_group < 0 || (chunk_group > 0 && chunks % chunk_group != 0))
       throw std::invalid_argument("interleaved stages: a group of " + std::to_string(chunk_group) +
                                   " chunks must divide the " + std::to_string(chunks) +

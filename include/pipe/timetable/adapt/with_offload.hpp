@@ -5,10 +5,10 @@
 //! @brief A schedule whose activations wait on the host, and rules that say which. Header for
 //! pipelining::with_offload and pipelining::offload.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>

@@ -5,10 +5,10 @@
 //! @brief A schedule whose weights are gathered for visits of their stages. Header for
 //! pipelining::with_sharded_weights, reshard and weights_on_host.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>

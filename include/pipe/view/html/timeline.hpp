@@ -84,40 +84,21 @@ struct pass_time {
   friend auto operator<=>(pass_time const&, pass_time const&) = default;
 };
 
-//! Costs of nothing.
-[[nodiscard]] inline uniform_cost no_time() {
-  uniform_cost result;
-  for (page_slider const& each : pass_sliders)
-    result.*each.time = 0;
-  return result;
-}
-
 //! Finds the times of passes by asking a cost model once for each slider by itself.
 template <class Model>
 class time_probe {
 public:
   //! @param model_of `model_of(uniform_cost)`: the cost model for these times
   template <class ModelOf>
-  time_probe(ModelOf const& model_of, bool exchanges) : none_(model_of(no_time())) {
-    for (bool const loaded : {false, true}) {
-      if (loaded && !exchanges)
-        continue;
-      uniform_cost base = no_time();
-      base.all_reduce = loaded ? load : 0;
-      if (loaded)
-        loaded_.push_back(model_of(base));
-      for (page_slider const& each : pass_sliders) {
-        uniform_cost one = base;
-        one.*each.time = 1;
-        (loaded ? loaded_ : ones_).push_back(model_of(one));
-      }
-    }
+  time_probe(ModelOf const& model_of, bool exchanges) : free_(models(model_of, 0)) {
+    if (exchanges)
+      loaded_ = models(model_of, load);
   }
   [[nodiscard]] pass_time of(pass const& what) const {
     pass_time result;
-    result.always = none_.duration(what);
+    result.always = free_[0].duration(what);
     for (std::size_t i = 0; i < pass_slider_count; ++i)
-      result.takes[i] = ones_[i].duration(what) - result.always;
+      result.takes[i] = free_[i + 1].duration(what) - result.always;
     if (loaded_.empty())
       return result;
     double const added = loaded_[0].duration(what) - result.always; // with nothing to hide it
@@ -131,8 +112,23 @@ public:
 
 private:
   static constexpr double load = 1024; // of exchanges: more than what hides them takes
-  Model none_;
-  std::vector<Model> ones_;
+
+  //! The models where only exchanges take time, and next to them the passes of each slider.
+  [[nodiscard]] static std::vector<Model> models(auto const& model_of, double exchanges) {
+    uniform_cost base;
+    for (page_slider const& each : pass_sliders)
+      base.*each.time = 0;
+    base.all_reduce = exchanges;
+    std::vector<Model> result{model_of(base)};
+    for (page_slider const& each : pass_sliders) {
+      uniform_cost one = base;
+      one.*each.time = 1;
+      result.push_back(model_of(one));
+    }
+    return result;
+  }
+
+  std::vector<Model> free_;
   std::vector<Model> loaded_;
 };
 

@@ -20,6 +20,7 @@
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/quote.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/training.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -28,6 +29,7 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 #include <pipe/view/append.hpp>
+#include <pipe/view/csv.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -169,9 +171,8 @@ parse_pair(std::string_view text, pytorch_place at, std::vector<pytorch_action>&
   actions.push_back(second);
 }
 
-//! All actions of a file, line after line; `line_count` becomes the number of devices.
-[[nodiscard]] inline std::vector<pytorch_action> parse_pytorch_lines(std::string_view text,
-                                                                     int& line_count) {
+//! All actions of a file, line after line.
+[[nodiscard]] inline std::vector<pytorch_action> parse_pytorch_lines(std::string_view text) {
   if (text.substr(0, 3) == "\xef\xbb\xbf") // the mark that spreadsheets put in front of UTF-8
     text.remove_prefix(3);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' '))
@@ -179,24 +180,21 @@ parse_pair(std::string_view text, pytorch_place at, std::vector<pytorch_action>&
   if (text.empty())
     throw std::invalid_argument("PyTorch CSV: the file is empty; it needs one line per device");
   std::vector<pytorch_action> actions;
-  line_count = 0;
-  while (!text.empty()) {
+  for (int line = 1; !text.empty(); ++line) {
     std::string_view row = take_until(text, '\n');
-    ++line_count;
     auto const before = static_cast<std::ptrdiff_t>(actions.size());
     int cell = 0;
     while (!row.empty()) {
       std::string_view const content = trim(take_until(row, ','));
       ++cell;
       if (!content.empty() && content.front() == '(')
-        parse_pair(content, {line_count, cell}, actions);
+        parse_pair(content, {line, cell}, actions);
       else if (!content.empty())
-        actions.push_back(parse_action(content, {line_count, cell}));
+        actions.push_back(parse_action(content, {line, cell}));
     }
     if (std::none_of(
           actions.begin() + before, actions.end(), [](auto const& a) { return is_pass(a); }))
-      reject({line_count, 1},
-             "the line has no pass; every line is one device with one stage or more");
+      reject({line, 1}, "the line has no pass; every line is one device with one stage or more");
   }
   return actions;
 }
@@ -385,13 +383,13 @@ struct pytorch_schedule {
 
 namespace detail {
 
-//! The device of every stage, [S], from the passes only.
-[[nodiscard]] inline std::vector<std::uint16_t>
-devices_of_stages(std::vector<pytorch_action> const& actions, int stage_count) {
-  std::vector<pytorch_action const*> owner(static_cast<std::size_t>(stage_count));
+//! Every stage has passes, all on one device.
+inline void check_stages(std::vector<pytorch_action> const& actions) {
+  std::vector<pytorch_action const*> owner;
   for (pytorch_action const& action : actions) {
     if (!is_pass(action))
       continue;
+    owner.resize(std::max(owner.size(), std::size_t{action.stage} + 1));
     pytorch_action const*& first = owner[action.stage];
     if (first == nullptr)
       first = &action;
@@ -401,77 +399,40 @@ devices_of_stages(std::vector<pytorch_action> const& actions, int stage_count) {
     append(reason, "stage ", action.stage, " is on this device, but also on that of ");
     reject(action.at, reason + word_of(first->at));
   }
-  std::vector<std::uint16_t> devices;
-  for (pytorch_action const* const first : owner) {
-    std::string reason = "PyTorch CSV: stage ";
-    if (first == nullptr) {
-      append(reason, devices.size(), " has no passes, but stage ", stage_count - 1, " has");
-      throw std::invalid_argument(reason);
-    }
-    devices.push_back(static_cast<std::uint16_t>(first->device()));
-  }
-  return devices;
-}
-
-//! The placement with this device for every stage; custom where it has no name.
-[[nodiscard]] inline placement infer_placement(shape extents,
-                                               std::vector<std::uint16_t> const& devices) {
-  if (extents.extra_stages > 0)
-    return placement::custom;
-  for (placement const where : {placement::looped, placement::wave}) {
-    extents.where = where;
-    bool same = true;
-    for (int stage = 0; stage < extents.stages(); ++stage)
-      same = same && device_of(extents, stage) == devices[static_cast<std::size_t>(stage)];
-    if (same)
-      return where;
-  }
-  return placement::custom;
+  auto const missing = std::find(owner.begin(), owner.end(), nullptr);
+  if (missing == owner.end())
+    return;
+  std::string reason = "PyTorch CSV: stage ";
+  append(reason, missing - owner.begin(), " has no passes, but stage ", owner.size() - 1, " has");
+  throw std::invalid_argument(reason);
 }
 
 //! Every microbatch has its forward pass on every stage; what else may be missing, `verify` finds.
 //! Needs no more memory than the file has passes, however large the numbers in it are.
-inline void find_missing_forward(std::vector<pytorch_action> const& actions,
-                                 int stage_count,
-                                 int microbatch_count) {
+inline void find_missing_forward(std::vector<pytorch_action> const& actions) {
+  int last_stage = 0;
+  int last_microbatch = 0;
   std::vector<std::pair<int, int>> found;
-  for (pytorch_action const& action : actions)
-    if (is_pass(action, 1))
-      found.emplace_back(action.stage, action.microbatch);
-  std::sort(found.begin(), found.end());
-  found.erase(std::unique(found.begin(), found.end()), found.end());
-  auto at = found.begin();
-  for (int stage = 0; stage < stage_count; ++stage)
-    for (int microbatch = 0; microbatch < microbatch_count; ++microbatch) {
-      if (at != found.end() && *at++ == std::pair(stage, microbatch))
-        continue;
-      std::string reason = "PyTorch CSV: the forward pass of stage ";
-      append(reason, stage, ", microbatch ", microbatch, " is missing; the file has stages 0 to ");
-      append(reason, stage_count - 1, " and microbatches 0 to ", microbatch_count - 1);
-      throw std::invalid_argument(reason);
-    }
-}
-
-//! The extents of a file: lines, and the largest numbers of its passes.
-//! @pre every line has a pass
-[[nodiscard]] inline shape extents_of(std::vector<pytorch_action> const& actions, int line_count) {
-  int last_stage = -1;
-  int last_microbatch = -1;
   for (pytorch_action const& action : actions) {
     if (!is_pass(action))
       continue;
     last_stage = std::max<int>(last_stage, action.stage);
     last_microbatch = std::max<int>(last_microbatch, action.microbatch);
+    if (is_pass(action, 1))
+      found.emplace_back(action.stage, action.microbatch);
   }
-  // With fewer stages than lines one stands on two of them, which `devices_of_stages` refuses.
-  int const stage_count = std::max(last_stage + 1, line_count);
-  shape const extents{.devices = line_count,
-                      .microbatches = last_microbatch + 1,
-                      .stages_per_device = stage_count / line_count,
-                      .where = placement::custom,
-                      .extra_stages = stage_count % line_count};
-  check_extents(extents);
-  return extents;
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  auto at = found.begin();
+  for (int stage = 0; stage <= last_stage; ++stage)
+    for (int microbatch = 0; microbatch <= last_microbatch; ++microbatch) {
+      if (at != found.end() && *at++ == std::pair(stage, microbatch))
+        continue;
+      std::string reason = "PyTorch CSV: the forward pass of stage ";
+      append(reason, stage, ", microbatch ", microbatch, " is missing; the file has stages 0 to ");
+      append(reason, last_stage, " and microbatches 0 to ", last_microbatch);
+      throw std::invalid_argument(reason);
+    }
 }
 
 } // namespace detail
@@ -488,23 +449,19 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
 //! @throws std::invalid_argument with line, cell and reason.
 //! @complexity O(n log n) for n actions.
 [[nodiscard]] inline pytorch_schedule read_pytorch_csv(std::string_view text) {
-  int line_count = 0;
-  std::vector<detail::pytorch_action> const actions = detail::parse_pytorch_lines(text, line_count);
-  shape extents = detail::extents_of(actions, line_count);
-  std::vector<std::uint16_t> devices = detail::devices_of_stages(actions, extents.stages());
-  detail::find_missing_forward(actions, extents.stages(), extents.microbatches);
-  extents.where = detail::infer_placement(extents, devices);
-  pytorch_schedule result{{{.extents = extents}, {}, {0}}, {}, false, 0};
-  int line = 1;
+  std::vector<detail::pytorch_action> const actions = detail::parse_pytorch_lines(text);
+  detail::check_stages(actions);
+  detail::find_missing_forward(actions);
+  pytorch_schedule result;
+  std::vector<detail::csv_pass> placed;
+  std::vector<pass>& passes = result.orders.passes;
   for (detail::pytorch_action const& action : actions) {
-    for (; line < action.at.line; ++line)
-      result.orders.offsets.push_back(static_cast<int>(result.orders.passes.size()));
+    result.orders.offsets.resize(static_cast<std::size_t>(action.at.line),
+                                 static_cast<int>(passes.size()));
     if (detail::is_pass(action)) {
-      result.orders.passes.push_back({static_cast<pass_kind>(action.verb - detail::pytorch_verbs),
-                                      action.overlapped,
-                                      action.stage,
-                                      action.microbatch,
-                                      0});
+      auto const kind = static_cast<pass_kind>(action.verb - detail::pytorch_verbs);
+      passes.push_back({kind, action.overlapped, action.stage, action.microbatch, 0});
+      placed.push_back({passes.back(), action.device()});
       result.cells.push_back(action.at.cell);
     } else if (action.verb->act == detail::pytorch_act::skipped) {
       ++result.skipped;
@@ -512,15 +469,10 @@ inline void find_missing_forward(std::vector<pytorch_action> const& actions,
       result.has_messages = true;
     }
   }
-  for (; line <= line_count; ++line)
-    result.orders.offsets.push_back(static_cast<int>(result.orders.passes.size()));
-  if (result.has_messages) {
-    pipeline_view placed{extents};
-    placed.holders = devices.data();
-    detail::pytorch_messages(placed, actions).check();
-  }
-  if (extents.where == placement::custom)
-    result.orders.over.holders = std::move(devices);
+  result.orders.offsets.push_back(static_cast<int>(passes.size()));
+  result.orders.over = detail::pipeline_of_passes(placed, training);
+  if (result.has_messages)
+    detail::pytorch_messages(result.orders.over.view(), actions).check();
   return result;
 }
 
