@@ -18,13 +18,15 @@ endif()
 set(PIPELINING_UNIT_TESTS ALL CACHE STRING "Which unit tests are built: ALL, PLAIN or OPTIMISED")
 set_property(CACHE PIPELINING_UNIT_TESTS PROPERTY STRINGS ALL PLAIN OPTIMISED)
 
-# pipelining_unit_tests(AREA SOURCES name... [APART name...] [SLOW name...] [LABELS label...] [LINK target...] [TIMEOUT seconds] [OPTIMISED])
+# pipelining_unit_tests(AREA SOURCES name... [APART name...] [SLOW name...] [SOME_THREADS name...] [LABELS label...] [LINK target...]
+#   [TIMEOUT seconds] [OPTIMISED])
 # One program per call (linking is slow, so an area is one program), one CTest test per name. Those of SLOW are left out
 # by the preset `quick`. OPTIMISED is for those that run longer than that takes. Tests of an area make the same templates, so
-# they are compiled eight at a time, in a third of the time; those of APART, whose names others have, are not.
+# they are compiled eight at a time, in a third of the time; those of APART, whose names others have, are not. Of SOME_THREADS
+# only the test suite `threads` runs under ThreadSanitizer; the other cases have one thread.
 # Call it a second time with SUFFIX where some tests of an area need other labels or libraries.
 function(pipelining_unit_tests area)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OPTIMISED" "SUFFIX;TIMEOUT" "SOURCES;APART;SLOW;LABELS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OPTIMISED" "SUFFIX;TIMEOUT" "SOURCES;APART;SLOW;SOME_THREADS;LABELS;LINK")
   if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
     message(FATAL_ERROR "pipelining_unit_tests(${area}): wants SOURCES and knows nothing of '${arg_UNPARSED_ARGUMENTS}'")
   endif()
@@ -64,8 +66,12 @@ function(pipelining_unit_tests area)
     add_dependencies(pipelining.tests.arm64 ${target})
   endif()
   foreach(name IN LISTS arg_SOURCES)
+    set(suite "")
+    if(name IN_LIST arg_SOME_THREADS AND PIPELINING_SANITIZE MATCHES "thread")
+      set(suite "--test-suite=threads")
+    endif()
     add_test(NAME unit.${area}.${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}/tests"
-      COMMAND ${PIPELINING_LAUNCHER} $<TARGET_FILE:${target}> "--source-file=*unit/${area}/${name}.test.cpp")
+      COMMAND ${PIPELINING_LAUNCHER} $<TARGET_FILE:${target}> "--source-file=*unit/${area}/${name}.test.cpp" ${suite})
     # A filter that matches nothing must not look like success.
     set_tests_properties(unit.${area}.${name} PROPERTIES
       LABELS "unit;${area};${arg_LABELS}" FAIL_REGULAR_EXPRESSION "test cases: +0 ")

@@ -76,9 +76,8 @@ template <class Policy = pipelining::communicators::per_pair>
                                      static_cast<int>(devices[device].size()),
                                      result.uses.data(),
                                      result.messages.data()};
-    std::vector<pipelining::detail::message_line> lines(2 * devices.size());
     result.lanes.push_back(pipelining::detail::number_messages(
-      work, result.key, static_cast<int>(device), extents.devices, lines.data()));
+      work, result.key, static_cast<int>(device), extents.devices));
     result.offsets.push_back(static_cast<int>(result.items.size()));
     result.arena_bytes.push_back(0);
   }

@@ -165,17 +165,13 @@ inline constexpr std::string_view before_index_sum = ",\n\"checksum\":";
   std::string text = "{\"metadata\":{\"total_size\":" + std::to_string(index.bytes) +
                      ",\"file\":" + json_text(index.file) +
                      ",\"head_checksum\":" + json_text(index.head_sum) + "},\n\"weight_map\":{";
-  char const* between = "\n";
+  std::string sums;
   for (auto const& [name, sum] : index.sums) {
+    char const* const between = sums.empty() ? "\n" : ",\n";
     text.append(between).append(json_text(name) + ':' + json_text(index.file));
-    between = ",\n";
+    sums.append(between).append(json_text(name) + ':' + json_text(sum));
   }
-  text += "},\n\"checksums\":{";
-  between = "\n";
-  for (auto const& [name, sum] : index.sums) {
-    text.append(between).append(json_text(name) + ':' + json_text(sum));
-    between = ",\n";
-  }
+  text.append("},\n\"checksums\":{").append(sums);
   text.append("}").append(before_index_sum);
   return text + json_text(checksum_text(crc32_of(text))) + "}\n";
 }

@@ -50,6 +50,18 @@ struct board_options {
 
 namespace detail {
 
+//! The options of a device of a runner that has these.
+template <class Options>
+[[nodiscard]] board_options board_options_of(Options const& chosen, bool one_message_stream) {
+  return {one_message_stream,
+          chosen.watched,
+          chosen.watched && chosen.graph,
+          chosen.ranges,
+          chosen.run_ahead,
+          chosen.timed,
+          chosen.guarded};
+}
+
 //! Brings the rows of the totals of one device to its host, which decides with `accepts`
 //! whether the stages step and whether the iteration before was right.
 //!

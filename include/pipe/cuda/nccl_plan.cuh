@@ -62,13 +62,7 @@ struct nccl_plan {
         board(lowered,
               rank,
               shared,
-              {detail::one_stream(options, lowered.lanes_of(rank)),
-               options.watched,
-               options.watched && options.graph,
-               options.ranges,
-               options.run_ahead,
-               options.timed,
-               options.guarded}),
+              detail::board_options_of(options, one_stream(options, lowered.lanes_of(rank)))),
         checks(options.checked
                  ? std::make_unique<message_checks>(lowered, rank, detail::kernels_for_checks())
                  : nullptr),

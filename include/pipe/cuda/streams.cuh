@@ -332,16 +332,8 @@ private:
   }
 
   [[nodiscard]] std::unique_ptr<detail::stream_plan> made(plan work) {
-    auto result =
-      std::make_unique<detail::stream_plan>(std::move(work),
-                                            machine_->devices,
-                                            board_options{false,
-                                                          options_.watched,
-                                                          options_.watched && options_.graph,
-                                                          options_.ranges,
-                                                          options_.run_ahead,
-                                                          options_.timed,
-                                                          options_.guarded});
+    auto result = std::make_unique<detail::stream_plan>(
+      std::move(work), machine_->devices, detail::board_options_of(options_, false));
     auto& known = machine_->through_host;
     for (auto const& pair : result->transport->through_host())
       if (std::find(known.begin(), known.end(), pair) == known.end())

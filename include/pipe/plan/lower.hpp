@@ -221,13 +221,12 @@ void complete_programs(program_writer& writer,
   std::vector<std::vector<int>> waits(at(parts.count));
   by.run(parts.count, [&](int part) {
     int const end = parts.first(part + 1);
-    owned<message_line> const lines(2 * devices);
     slot_walk slots(uses, result.evaluates, has_hooks(result));
     std::vector<int>& own = waits[at(part)];
     own.reserve(at(result.offsets[at(end)] - result.offsets[at(parts.first(part))]));
     for (int device = parts.first(part); device < end; ++device) {
       program work = writer.of(device);
-      int const lanes = number_messages(work, result.key, device, devices, lines);
+      int const lanes = number_messages(work, result.key, device, devices);
       complete_passes(uses, work, lanes);
       slot_layout* const layouts = result.layouts.data() + device * slot_classes;
       int const* const carried =

@@ -14,6 +14,7 @@
 #include <pipe/timetable/report.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -192,13 +193,11 @@ namespace detail {
 //! The messages that a device sends to another before it validates.
 //! @complexity O(n) for n items of the device.
 [[nodiscard]] inline int sent_early(plan const& work, int from, int to) noexcept {
-  int count = 0;
-  int const end = behind_validation(work, from);
-  for (int i = 0; i < end; ++i) {
-    item const& step = work.program_of(from)[static_cast<std::size_t>(i)];
-    count += step.what == operation::send && work.message_of(step).peer == to ? 1 : 0;
-  }
-  return count;
+  auto const early =
+    work.program_of(from).first(static_cast<std::size_t>(behind_validation(work, from)));
+  return static_cast<int>(std::count_if(early.begin(), early.end(), [&](item const& step) {
+    return step.what == operation::send && work.message_of(step).peer == to;
+  }));
 }
 
 //! True for a message to a device that comes even where the iteration begins again: its
@@ -209,23 +208,19 @@ namespace detail {
          work.message_of(step).sequence < sent_early(work, work.message_of(step).peer, device);
 }
 
-//! True for a step that is not about a pass and fills its slots.
-[[nodiscard]] constexpr bool fills_given(item const& step) noexcept {
-  return step.what == operation::receive ||
-         (step.what == operation::run &&
-          (step.about == subject::copied_gradient || step.about == subject::tied_gradient ||
-           step.about == subject::contribution));
-}
-
 //! The slots that a step uses that is not about a pass. They are given, not taken: both ends of a
 //! message use the same.
 //! @param rows of totals that a message gathers
 [[nodiscard]] constexpr use
 given_use(pipeline_view const& over, item const& step, int rows) noexcept {
   int const stage = step.work.stage;
+  bool const hands_over = step.about == subject::copied_gradient ||
+                          step.about == subject::tied_gradient ||
+                          step.about == subject::contribution;
+  bool const fills = step.what == operation::receive || (step.what == operation::run && hands_over);
   auto const some = [&](int first, int count) -> use {
     return {class_of(step.about),
-            fills_given(step) ? slot_place::outputs : slot_place::inputs,
+            fills ? slot_place::outputs : slot_place::inputs,
             static_cast<std::uint16_t>(count),
             first};
   };

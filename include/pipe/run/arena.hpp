@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 
 namespace pipelining::inline v0_3::detail {
@@ -77,8 +78,7 @@ struct arena {
 
   //! The first buffer that a step reads.
   [[nodiscard]] input input_of(item const& step) const noexcept {
-    buffer const in = at(work.use_at(slot_place::inputs, step));
-    return {in.slot, in.data, in.bytes};
+    return to_read(at(work.use_at(slot_place::inputs, step)));
   }
 
   //! The first buffer that a step fills.
@@ -89,9 +89,7 @@ struct arena {
   //! The gradient of one of the two stages that share a tied weight.
   //! @param which 0 for the first stage, 1 for the last one.
   [[nodiscard]] input tied_gradient(int which) const noexcept {
-    buffer const in =
-      at({.of = slot_class::tied_gradient, .index = which, .bytes = work.tied_bytes});
-    return {in.slot, in.data, in.bytes};
+    return to_read(at({.of = slot_class::tied_gradient, .index = which, .bytes = work.tied_bytes}));
   }
 
   //! The gradients of all copies of a stage, for the step that adds them.
@@ -180,27 +178,11 @@ private:
   }
 };
 
-//! Host memory for the slots of one device, allocated and touched once.
+//! Host memory for the slots of one device.
 class host_memory {
 public:
-  //! None yet.
-  host_memory() = default;
-  //! @throws std::bad_alloc
-  explicit host_memory(std::int64_t bytes) {
-    reserve(bytes);
-    touch();
-  }
-  host_memory(host_memory&& other) noexcept : data_(other.data_), bytes_(other.bytes_) {
-    other.data_ = nullptr;
-    other.bytes_ = 0;
-  }
-  host_memory(host_memory const&) = delete;
-  host_memory& operator=(host_memory const&) = delete;
-  host_memory& operator=(host_memory&&) = delete;
-  ~host_memory() { ::operator delete(data_, alignment); }
-
   //! The first byte.
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
 
   //! Makes room for that many bytes; what was there is lost if it moves.
   //! @return whether memory that was there has moved.
@@ -209,22 +191,23 @@ public:
     if (bytes <= bytes_)
       return false;
     bool const moves = data_ != nullptr;
-    auto* const larger =
-      static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment));
-    ::operator delete(data_, alignment);
-    data_ = larger;
+    data_.reset(
+      static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment)));
     bytes_ = bytes;
     return moves;
   }
   //! Writes all of it. The system puts pages next to the core that touches them first.
   void touch() noexcept {
     if (bytes_ > 0)
-      std::memset(data_, 0, static_cast<std::size_t>(bytes_));
+      std::memset(data_.get(), 0, static_cast<std::size_t>(bytes_));
   }
 
 private:
   static constexpr std::align_val_t alignment{static_cast<std::size_t>(slot_alignment)};
-  std::byte* data_ = nullptr;
+  struct aligned_delete {
+    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, alignment); }
+  };
+  std::unique_ptr<std::byte, aligned_delete> data_;
   std::int64_t bytes_ = 0;
 };
 

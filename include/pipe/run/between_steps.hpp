@@ -40,16 +40,15 @@ namespace detail {
 //! Checks that a plan can share the stages and devices of a runner.
 //! @throws std::invalid_argument with one sentence.
 inline void check_addition(plan const& first, plan const& added) {
-  auto const differ = [](char const* what, int has, int was) {
-    throw std::invalid_argument("run: the plans of a runner have the same devices and stages, but "
-                                "this one has " +
-                                std::to_string(has) + what + " instead of " + std::to_string(was) +
-                                "; make another runner for it");
+  auto const compare = [](char const* what, int has, int was) {
+    if (has != was)
+      throw std::invalid_argument("run: the plans of a runner have the same devices and stages, "
+                                  "but this one has " +
+                                  std::to_string(has) + what + " instead of " +
+                                  std::to_string(was) + "; make another runner for it");
   };
-  if (added.over.extents.devices != first.over.extents.devices)
-    differ(" devices", added.over.extents.devices, first.over.extents.devices);
-  if (added.over.extents.stages() != first.over.extents.stages())
-    differ(" stages", added.over.extents.stages(), first.over.extents.stages());
+  compare(" devices", added.over.extents.devices, first.over.extents.devices);
+  compare(" stages", added.over.extents.stages(), first.over.extents.stages());
 }
 
 //! Checks that a runner has a plan of this number.
@@ -87,11 +86,11 @@ public:
   //! @throws std::invalid_argument when the step before has stepped early and this one does not
   //! validate it, or the other way round.
   void check(plan const& next) const {
-    if (pending_ && !validates(next.validation))
+    if (bytes_ != 0 && !validates(next.validation))
       throw std::invalid_argument(
         "run: the optimizer's step of the iteration before is not validated yet, and this plan "
         "would not do it; run the plan that was lowered with step_validation::last before it");
-    if (validates(next.validation) && (!pending_ || bytes_ != next.totals_bytes))
+    if (validates(next.validation) && bytes_ != next.totals_bytes)
       throw std::invalid_argument(
         "run: this plan validates an optimizer's step of the iteration before, but the last step "
         "that came to its end took none early, or has rows of another size; run the plan that was "
@@ -100,7 +99,7 @@ public:
   //! When the memory is the plan's.
   //! @return what its totals on the last device are to hold; empty where it validates nothing.
   [[nodiscard]] std::span<std::byte const> hand_on(plan const& next) {
-    pending_ = false;
+    bytes_ = 0;
     return validates(next.validation) ? std::span<std::byte const>(rows_)
                                       : std::span<std::byte const>();
   }
@@ -116,7 +115,6 @@ public:
   void take(arena const& now, bool again) {
     if (!steps_early(now.work.validation) || again)
       return;
-    pending_ = true;
     bytes_ = now.work.totals_bytes;
     totals const rows = now.readable_totals();
     rows_.assign(rows.data, rows.data + rows.rows * rows.stride);
@@ -124,8 +122,7 @@ public:
 
 private:
   std::vector<std::byte> rows_;
-  std::int64_t bytes_ = 0; // of a row
-  bool pending_ = false;
+  std::int64_t bytes_ = 0; // of a row of a step that waits for its validation; 0: none does
 };
 
 //! The passes of a plan with the times at which they ran. Hooks are not among them.
@@ -234,7 +231,12 @@ void check_stages(plan const& work, Stages& stages, int only = nothing) {
         if (step.about == subject::pass && !can_run<Stage>(call))
           throw std::invalid_argument(missing_member(call, who));
         if (int const chunks = work.over.extents.chunks; chunks > 1 && !takes_chunks<Stage>)
-          throw std::invalid_argument(missing_chunks(chunks, who));
+          throw std::invalid_argument(
+            "run: the schedule cuts every sequence into " + std::to_string(chunks) +
+            " chunks, but " + who +
+            " does not say that its passes do only the chunk of their context; let them, and "
+            "declare static constexpr bool takes_chunks = true, or take a schedule of whole "
+            "sequences");
       });
       if (!there)
         throw std::invalid_argument("run: " + who + " is a null pointer, but device " +

@@ -221,6 +221,7 @@ public:
   handed& operator=(handed const&) = delete;
 
   [[nodiscard]] context const& where() const noexcept { return where_; }
+  [[nodiscard]] context& where() noexcept { return where_; }
   //! The first one; without a slot where there is none.
   [[nodiscard]] input const& in() const noexcept { return *inputs_.first; }
   //! The same of what it fills.
@@ -299,12 +300,11 @@ template <class Stages>
 void finish_item(Stages& stages, arena const& memory, item const& step, bool abandoned = false) {
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if constexpr (can_begin<Stage>) {
-      handed const given(memory, step, nullptr);
-      context where = given.where();
-      where.abandoned = abandoned;
-      stage.finish_pass(step.work.kind, where, given.in(), given.out());
+      handed given(memory, step, nullptr);
+      given.where().abandoned = abandoned;
+      stage.finish_pass(step.work.kind, given.where(), given.in(), given.out());
       if (!abandoned)
-        announce(stage, step, where);
+        announce(stage, step, given.where());
     }
   });
 }

@@ -169,8 +169,7 @@ public:
       return;
     for (int of = 0; of < slot_classes; ++of) {
       slot_layout const& layout = memory_.work.layout(memory_.device, static_cast<slot_class>(of));
-      bool const guarded = memory_.guards(static_cast<slot_class>(of));
-      for (int index = 0; guarded && index < layout.count; ++index) {
+      for (int index = 0; index < layout.count; ++index) {
         use const which{.of = static_cast<slot_class>(of), .index = index};
         if (first_change(which, layout.asked) != unchanged)
           throw guard_error("the guard of slot " + std::to_string(index) + " of class " +

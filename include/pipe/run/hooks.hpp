@@ -220,48 +220,4 @@ template <class Stage, bool Fits, class First = context, class... Calls>
     return (begins_with<Calls, Stage, First> || ...);
 }
 
-//! One readable sentence for each hook whose other parameters do not fit.
-template <class Stage>
-struct check_hook_names {
-  static_assert(
-    !misfits<Stage, can_announce_gradients<Stage>>(gradients_ready_of),
-    "run: the stage has a member gradients_ready, but it would never be called; declare "
-    "it as gradients_ready(pipelining::context const&)");
-  static_assert(!misfits<Stage, can_tie<Stage>>(tied_gradient_of, add_tied_of),
-                "run: the stage has a member tied_gradient or add_tied, but they would never be "
-                "called; declare both, as tied_gradient(pipelining::context const&, "
-                "pipelining::output) and add_tied(context const&, input first, input last)");
-  static_assert(!misfits<Stage, can_contribute<Stage>>(contribute_of),
-                "run: the stage has a member contribute, but it would never be called; declare it "
-                "as contribute(pipelining::context const&, pipelining::output)");
-  static_assert(!misfits<Stage, can_update<Stage>>(optimizer_step_of),
-                "run: the stage has a member optimizer_step, but it would never be called; declare "
-                "it as optimizer_step(pipelining::context const&, pipelining::totals const&)");
-  static_assert(
-    !misfits<Stage, can_gather_weights<Stage>>(gather_weights_of, use_weights_of),
-    "run: the stage has a member gather_weights or use_weights, but they would never be "
-    "called; declare both, as gather_weights(pipelining::context const&, "
-    "pipelining::output) and use_weights(context const&, pipelining::input)");
-  static_assert(
-    !misfits<Stage, can_scatter_gradients<Stage>>(collect_gradients_of, scatter_gradients_of),
-    "run: the stage has a member collect_gradients or scatter_gradients, but they would "
-    "never be called; declare both, as collect_gradients(pipelining::context const&, "
-    "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
-  static_assert(!misfits<Stage, can_follow_memory<Stage>>(memory_moved_of),
-                "run: the stage has a member memory_moved, but it would never be called; declare "
-                "it as memory_moved(pipelining::context const&)");
-  static_assert(!misfits<Stage, can_step_early<Stage>>(accepts_of,
-                                                       roll_back_of,
-                                                       begin_iteration_of),
-                "run: the stage has a member accepts, roll_back or begin_iteration, but they would "
-                "never be called; declare all next to optimizer_step, as bool "
-                "accepts(pipelining::context const&, pipelining::totals const&), roll_back(context "
-                "const&, bool stepped) and begin_iteration(context const&)");
-  static_assert(!misfits<Stage, can_begin<Stage>, pass_kind>(begin_pass_of, finish_pass_of),
-                "run: the stage has a member begin_pass or finish_pass, but they would never be "
-                "called; declare both, as bool begin_pass(pipelining::pass_kind, context const&, "
-                "pipelining::input, pipelining::output) and finish_pass with the same parameters");
-  static constexpr bool good = true;
-};
-
 } // namespace pipelining::inline v0_3::detail

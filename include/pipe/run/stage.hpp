@@ -13,7 +13,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -115,7 +114,8 @@ template <class Stage>
   return false;
 }
 
-//! One readable sentence for each capability that a stage lacks.
+//! One readable sentence for each capability that a stage lacks, and for each hook whose other
+//! parameters do not fit.
 template <class Stage>
 struct check_stage {
   static_assert(can_perform<Stage> || can_forward<Stage>,
@@ -130,7 +130,45 @@ struct check_stage {
     !misfits<Stage, can_recompute<Stage>>(recompute_of),
     "run: the stage has a member recompute, but it would never be called; declare it as "
     "recompute(pipelining::context const&, pipelining::input)");
-  static constexpr bool good = check_hook_names<Stage>::good;
+  static_assert(
+    !misfits<Stage, can_announce_gradients<Stage>>(gradients_ready_of),
+    "run: the stage has a member gradients_ready, but it would never be called; declare "
+    "it as gradients_ready(pipelining::context const&)");
+  static_assert(!misfits<Stage, can_tie<Stage>>(tied_gradient_of, add_tied_of),
+                "run: the stage has a member tied_gradient or add_tied, but they would never be "
+                "called; declare both, as tied_gradient(pipelining::context const&, "
+                "pipelining::output) and add_tied(context const&, input first, input last)");
+  static_assert(!misfits<Stage, can_contribute<Stage>>(contribute_of),
+                "run: the stage has a member contribute, but it would never be called; declare it "
+                "as contribute(pipelining::context const&, pipelining::output)");
+  static_assert(!misfits<Stage, can_update<Stage>>(optimizer_step_of),
+                "run: the stage has a member optimizer_step, but it would never be called; declare "
+                "it as optimizer_step(pipelining::context const&, pipelining::totals const&)");
+  static_assert(
+    !misfits<Stage, can_gather_weights<Stage>>(gather_weights_of, use_weights_of),
+    "run: the stage has a member gather_weights or use_weights, but they would never be "
+    "called; declare both, as gather_weights(pipelining::context const&, "
+    "pipelining::output) and use_weights(context const&, pipelining::input)");
+  static_assert(
+    !misfits<Stage, can_scatter_gradients<Stage>>(collect_gradients_of, scatter_gradients_of),
+    "run: the stage has a member collect_gradients or scatter_gradients, but they would "
+    "never be called; declare both, as collect_gradients(pipelining::context const&, "
+    "pipelining::output) and scatter_gradients(context const&, pipelining::input)");
+  static_assert(!misfits<Stage, can_follow_memory<Stage>>(memory_moved_of),
+                "run: the stage has a member memory_moved, but it would never be called; declare "
+                "it as memory_moved(pipelining::context const&)");
+  static_assert(!misfits<Stage, can_step_early<Stage>>(accepts_of,
+                                                       roll_back_of,
+                                                       begin_iteration_of),
+                "run: the stage has a member accepts, roll_back or begin_iteration, but they would "
+                "never be called; declare all next to optimizer_step, as bool "
+                "accepts(pipelining::context const&, pipelining::totals const&), roll_back(context "
+                "const&, bool stepped) and begin_iteration(context const&)");
+  static_assert(!misfits<Stage, can_begin<Stage>, pass_kind>(begin_pass_of, finish_pass_of),
+                "run: the stage has a member begin_pass or finish_pass, but they would never be "
+                "called; declare both, as bool begin_pass(pipelining::pass_kind, context const&, "
+                "pipelining::input, pipelining::output) and finish_pass with the same parameters");
+  static constexpr bool good = true;
 };
 
 //! A sentence that says what to give a stage that lacks the member that a kind of pass
@@ -156,14 +194,6 @@ struct check_stage {
            "(weight_input) in a fused pass; give it backward(context const&, input, output)";
   return "run: the schedule splits the backward pass, but " + who +
          " has only the fused backward; give it backward_input and backward_weight";
-}
-
-//! A sentence that says what to give a stage that does not say that it takes chunks.
-[[nodiscard]] inline std::string missing_chunks(int chunks, std::string const& who) {
-  return "run: the schedule cuts every sequence into " + std::to_string(chunks) + " chunks, but " +
-         who +
-         " does not say that its passes do only the chunk of their context; let them, and declare "
-         "static constexpr bool takes_chunks = true, or take a schedule of whole sequences";
 }
 
 //! Runs one pass on a stage: calls the member that it asks for. `copy`, and weights of a stage that
@@ -243,15 +273,6 @@ bool visit_element(Element&& element, Visit& visit) {
   return true;
 }
 
-template <std::size_t Index, class Stages, class Visit>
-bool visit_tuple(Stages& stages, std::size_t stage, Visit& visit) {
-  if constexpr (Index < std::tuple_size_v<Stages>)
-    return Index == stage ? visit_element(std::get<Index>(stages), visit)
-                          : visit_tuple<Index + 1>(stages, stage, visit);
-  else
-    return false;
-}
-
 //! Calls `visit` with one stage of a model.
 //!
 //! @param stages a vector, an array or a tuple (of stages of different types), of stages or of raw
@@ -264,7 +285,11 @@ bool visit_stage(Stages& stages, int stage, Visit visit) {
   if constexpr (function_of_stages<Stages>)
     return visit_element(stages(stage), visit);
   else if constexpr (tuple_of_stages<Stages>)
-    return visit_tuple<0>(stages, static_cast<std::size_t>(stage), visit);
+    return std::apply(
+      [&, at = 0](auto&... each) mutable {
+        return ((at++ == stage && visit_element(each, visit)) || ...);
+      },
+      stages);
   else
     return visit_element(stages[static_cast<std::size_t>(stage)], visit);
 }

@@ -411,10 +411,6 @@ struct thread_board {
     }
   }
 
-  //! True when a device of a thread has something to do, or the thread has none left.
-  [[nodiscard]] bool has_work(int thread) const {
-    return !has_any(thread) || any_of(thread, [this](int device) { return can_go_on(device); });
-  }
   [[nodiscard]] bool can_go_on(int device) const {
     device_standing const& its = devices[device];
     if (its.in_hand.load(std::memory_order_seq_cst) != nothing)
@@ -458,8 +454,6 @@ struct thread_board {
     if (why != errand::step)
       return std::string(" is not back from ") + call_of(why);
     int const at = devices[device].position.load(std::memory_order_relaxed);
-    if (static_cast<std::size_t>(at) >= now->lowered.program_of(device).size())
-      return " is not back from the end of its program";
     return " is not back from the " + describe_subject(item_of(device, at), now->lowered.over);
   }
   //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
@@ -474,15 +468,15 @@ struct thread_board {
       int const at = devices[device].position.load(std::memory_order_relaxed);
       int const waited = devices[device].waits_on.load(std::memory_order_relaxed);
       text += "\n  device " + std::to_string(device);
-      if (!is_home(device) && can_go_on(device))
+      if (is_home(device))
+        text += " has ended its program";
+      else if (can_go_on(device))
         text += running.load() == 0 ? " could go on, but no thread runs it"
                                     : " could go on, but its thread runs another one";
       else if (waited != nothing)
         text += " waits for device " +
                 std::to_string(work.message_of(item_of(device, waited)).peer) + ": " +
                 describe(item_of(device, waited), work);
-      else if (static_cast<std::size_t>(at) >= work.program_of(device).size())
-        text += " has ended its program";
       else
         text += " is at item " + std::to_string(at) + ": " + describe(item_of(device, at), work);
     }

@@ -7,7 +7,6 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/arena.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
@@ -104,10 +103,7 @@ struct thread_device {
     return passes.begins_again();
   }
 
-  void finish() {
-    passes.finish(*this);
-    standing.position.store(static_cast<int>(steps.size()), std::memory_order_relaxed);
-  }
+  void finish() { passes.finish(*this); }
 
   //! Goes on with the program, and turns whatever a stage throws into the step's failure.
   //! @return whether it is over, by its end or by a failure; else it waits for a message, which
@@ -172,7 +168,8 @@ void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
       (void)advance_device(board, stages, device, thread);
     return false;
   };
-  auto const come = [&] { return board.has_work(thread); };
+  auto const can_go_on = [&](int device) { return board.can_go_on(device); };
+  auto const come = [&] { return !board.has_any(thread) || board.any_of(thread, can_go_on); };
   while (board.has_any(thread)) {
     (void)board.any_of(thread, advance);
     if (!spin_until(board.spin(0), come))

@@ -5,7 +5,6 @@
 //! @brief Plans on the threads of this process. Header for
 //! pipelining::thread_runner.
 
-#include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/context.hpp>
@@ -29,37 +28,6 @@
 
 namespace pipelining::inline v0_3 {
 
-namespace detail {
-
-//! The threads of a runner. One that is in a stage which has not returned is left to itself; it
-//! owns the board, with all that it may still touch.
-struct thread_crew {
-  std::shared_ptr<thread_board> board;
-  std::vector<std::thread> workers{};
-
-  ~thread_crew() {
-    std::string lost;
-    for (int device = 0; device < board->device_count; ++device)
-      if (board->is_in_call(device))
-        lost +=
-          "run: device " + std::to_string(device) + board->not_back(device) +
-          "; its thread is left, and keeps the memory of its runner; the stages must live on\n";
-    board->what.store(errand::end, std::memory_order_relaxed);
-    for (int thread = 0; std::thread & worker : workers) {
-      bool const away = board->is_away(thread);
-      board->call(thread++);
-      if (away)
-        worker.detach();
-      else
-        worker.join();
-    }
-    if (!lost.empty())
-      (void)std::fputs(lost.c_str(), stderr);
-  }
-};
-
-} // namespace detail
-
 //! @brief Runs plans on threads, step after step, on the stages of the user.
 //!
 //! Training, evaluation, another number of microbatches: each is a plan. All plans of a runner
@@ -80,16 +48,13 @@ public:
   //! calls; run_error when the machine gives no thread, and when `thread_options::on_start` throws
   //! (its exception is nested) or does not return before the deadline.
   thread_runner(plan work, Stages& stages, thread_options options = {})
-      : stages_(&stages), crew_{std::make_shared<detail::thread_board>(work.over.extents.devices,
-                                                                       std::move(options))},
-        board_(crew_.board.get()) {
+      : thread_runner(work.over.extents.devices, stages, std::move(options)) {
     (void)board_->put(std::move(work), 0, stages);
     try {
       for (int thread = 0; thread < board_->thread_count; ++thread)
-        crew_.workers.emplace_back(
-          [board = crew_.board, &stages, thread] { serve(*board, stages, thread); });
+        threads_.emplace_back([board = board_, &stages, thread] { serve(*board, stages, thread); });
     } catch (std::system_error const& error) {
-      auto const device = static_cast<int>(crew_.workers.size());
+      auto const device = static_cast<int>(threads_.size());
       throw run_error("run: this machine gives no thread to device " + std::to_string(device) +
                         ": " + error.code().message() +
                         "; allow the process more threads or memory (ulimit -u, ulimit -v)",
@@ -103,7 +68,24 @@ public:
 
   //! @brief Ends the threads. One that is in a stage which has not returned is left to itself, with
   //! the memory of the runner; a line on stderr says so. The stages must live on then.
-  ~thread_runner() = default;
+  ~thread_runner() {
+    for (int device = 0; device < board_->device_count; ++device)
+      if (board_->is_in_call(device))
+        std::fprintf(stderr,
+                     "run: device %d%s; its thread is left, and keeps the memory of its runner; "
+                     "the stages must live on\n",
+                     device,
+                     board_->not_back(device).c_str());
+    board_->what.store(detail::errand::end, std::memory_order_relaxed);
+    for (int thread = 0; std::thread & each : threads_) {
+      bool const away = board_->is_away(thread);
+      board_->call(thread++);
+      if (away)
+        each.detach();
+      else
+        each.join();
+    }
+  }
 
   //! @brief Takes a further plan, which `step(number)` runs.
   //!
@@ -184,6 +166,11 @@ public:
   }
 
 private:
+  //! Without threads. The destructor ends those that are started after this, whatever is thrown.
+  thread_runner(int devices, Stages& stages, thread_options options)
+      : stages_(&stages),
+        board_(std::make_shared<detail::thread_board>(devices, std::move(options))) {}
+
   plan_number put(plan work, std::size_t at) {
     refuse_while_stuck();
     plan_number const number = board_->put(std::move(work), at, *stages_);
@@ -255,8 +242,9 @@ private:
   }
 
   Stages* stages_;
-  detail::thread_crew crew_;
-  detail::thread_board* board_;
+  // Of its threads, too: one that is left may still touch it.
+  std::shared_ptr<detail::thread_board> board_;
+  std::vector<std::thread> threads_{};
 };
 
 //! @brief Runs every pass of a plan once, on threads that live as long as the call.

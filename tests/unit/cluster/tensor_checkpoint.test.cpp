@@ -474,7 +474,8 @@ TEST_CASE("the newest two stay, and files of ranks that are no more go with the 
   CHECK(pp::checkpoints_of(run.of("rank-0"), run.wanted) == steps{8});
 }
 
-TEST_CASE("ranks of another layout agree on a step that has all of theirs") {
+TEST_CASE("ranks of another layout agree on a step that has all of theirs" *
+          doctest::test_suite("threads")) {
   support::temporary_folder const there("tensors");
   save_all(there.path(), {4, 1}, 10);
   save_all(there.path(), {4, 1}, 20);

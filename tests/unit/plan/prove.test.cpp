@@ -240,6 +240,19 @@ TEST_CASE("receive, compute, send in a row on 1F1B deadlocks, and the circle is 
         std::string::npos);
 }
 
+TEST_CASE("a message to another device than the one that has its other end is found") {
+  pp::plan const whole =
+    pp::lower<pp::communicators::one>(pp::make_timetable<pp::OneFOneB>({3, 4}));
+  for (pp::item const& step : whole.items)
+    if (step.what != pp::operation::run) {
+      pp::plan broken = whole; // at that number the other device may run a pass
+      int& peer = support::message_of(broken, step).peer;
+      peer = (peer + 1) % 3;
+      CHECK(pp::prove(broken).broken <= pp::proof::rule::unmatched);
+      CHECK_FALSE(pp::prove(broken));
+    }
+}
+
 TEST_CASE("a plan is judged whatever has become of it") {
   pp::uniform_sizes const sizes{.tied_bytes = 64, .totals_bytes = 32};
   for (pp::plan const& whole :

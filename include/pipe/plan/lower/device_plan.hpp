@@ -108,13 +108,13 @@ private:
 //! @brief The most items that an item needs: the makers of its inputs, and the last users of the
 //! slots that it takes. In a chain an item needs one for each effect. In a graph of width w, and
 //! where several engines read the same, all readers leave a slot, and a pass fills one for each
-//! neighbour.
+//! neighbour. Steps about something else need one for each slot of their class.
 //! @param given slots of a class that no pass uses
 [[nodiscard]] constexpr int most_needs(data_uses const& uses, int given) noexcept {
   int const of_passes = uses.shares_reads()
                           ? kind_of_pass::most_effects * (uses.most_readers + 1) + 3 * uses.width
                           : kind_of_pass::most_effects + 2;
-  return std::max(of_passes, given);
+  return of_passes + given;
 }
 
 //! @brief Gives every item of a device its slots, and its waits for the items whose slots or

@@ -50,14 +50,12 @@ struct message_line {
 //! @brief Numbers lanes, and the messages of every direction, which is the order that both ends
 //! must agree on. Lanes are numbered on the device in the order of their first message.
 //!
-//! @param key of the policy. @param lines scratch, [2 P].
+//! @param key of the policy.
 //! @return the number of lanes.
 //! @complexity O(n + P + e L) for n items, e directed edges and L lanes.
-constexpr int
-number_messages(program& work, communicator_key key, int device, int devices, message_line* lines) {
+constexpr int number_messages(program& work, communicator_key key, int device, int devices) {
+  owned<message_line> const lines(2 * devices, message_line{});
   int lanes = 0;
-  for (int i = 0; i < 2 * devices; ++i)
-    lines[i] = {};
   for (int i = 0; i < work.count; ++i) {
     item& step = work.items[i];
     if (step.what == operation::run)

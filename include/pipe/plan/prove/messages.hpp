@@ -268,16 +268,16 @@ struct item_check {
   }
 };
 
-//! The rule by which two items of two devices are not the ends of one message; none where they are.
+//! The rule by which an item of a device and one of the peer of its message are not the ends of one
+//! message; none where they are.
 //! Both ends have the same size, place in the line of their edge, and exchange.
 [[nodiscard]] inline proof::rule
-misfit(plan const& work, item const& step, int device, item const& other, int peer) noexcept {
+misfit(plan const& work, item const& step, int device, item const& other) noexcept {
   message_end const& mine = work.message_of(step);
   message_end const& theirs = work.message_of(other);
   bool const sends = step.what == operation::send;
-  if (mine.peer != peer || theirs.peer != device ||
-      other.what != (sends ? operation::receive : operation::send) ||
-      mine.number != theirs.number || step.about != other.about ||
+  if (other.what != (sends ? operation::receive : operation::send) || // a pass has no message
+      theirs.peer != device || theirs.number != mine.number || step.about != other.about ||
       (step.about == subject::pass && step.work != other.work))
     return proof::rule::unmatched;
   if (work.uses.data()[step.first_use].bytes != work.uses.data()[other.first_use].bytes)
@@ -319,7 +319,7 @@ inline proof find_mismatch(plan const& work) {
     auto const theirs = work.program_of(peer);
     auto broken = proof::rule::unmatched;
     if (static_cast<std::size_t>(twin) < theirs.size()) // which `nothing` is not
-      broken = misfit(work, steps[i], device, theirs[static_cast<std::size_t>(twin)], peer);
+      broken = misfit(work, steps[i], device, theirs[static_cast<std::size_t>(twin)]);
     if (broken == proof::rule::none && steps[i].joins &&
         work.message_of(steps[i - 1]).peer == peer &&
         !same_group(theirs, twin_of(steps[i - 1]), twin))
@@ -383,7 +383,7 @@ public:
     if (exchange == nothing) {
       int const peer = work_.message_of(head).peer;
       group const theirs = group_of(peer);
-      if (!groups_meet(device, mine, peer, theirs))
+      if (!groups_meet(device, mine, theirs))
         return false;
       move(device, mine);
       move(peer, theirs);
@@ -449,7 +449,7 @@ private:
   //! True when the groups that two devices stand at are the two ends of the same messages. The
   //! messages of one direction stand in the same order.
   [[nodiscard]] bool
-  groups_meet(int device, group const& mine, int peer, group const& theirs) const noexcept {
+  groups_meet(int device, group const& mine, group const& theirs) const noexcept {
     if (mine.end - mine.first != theirs.end - theirs.first)
       return false;
     // Where the next one that the peer sends may be, and the next that it receives.
@@ -462,7 +462,7 @@ private:
       while (next < theirs.end && theirs.steps[next].what != wanted)
         ++next;
       if (next == theirs.end ||
-          misfit(work_, mine.steps[i], device, theirs.steps[next], peer) != proof::rule::none)
+          misfit(work_, mine.steps[i], device, theirs.steps[next]) != proof::rule::none)
         return false;
       ++next;
     }
