@@ -86,6 +86,11 @@ inline constexpr int subject_count = static_cast<int>(subject::add_copies) + 1;
   default: return slot_class::totals;
   }
 }
+//! @brief True where a stage hands over what its slot is to hold.
+[[nodiscard]] constexpr bool hands_over(subject about) noexcept {
+  return about == subject::copied_gradient || about == subject::tied_gradient ||
+         about == subject::contribution;
+}
 } // namespace detail
 
 //! @brief One step of a device's program: run a pass, or send or receive the data that a pass has

@@ -214,10 +214,8 @@ namespace detail {
 [[nodiscard]] constexpr use
 given_use(pipeline_view const& over, item const& step, int rows) noexcept {
   int const stage = step.work.stage;
-  bool const hands_over = step.about == subject::copied_gradient ||
-                          step.about == subject::tied_gradient ||
-                          step.about == subject::contribution;
-  bool const fills = step.what == operation::receive || (step.what == operation::run && hands_over);
+  bool const fills =
+    step.what == operation::receive || (step.what == operation::run && hands_over(step.about));
   auto const some = [&](int first, int count) -> use {
     return {class_of(step.about),
             fills ? slot_place::outputs : slot_place::inputs,

@@ -77,7 +77,7 @@ void visit_opened(plan const& work, int device, item const& step, Visit visit) {
 //! Calls `visit(use, bytes)` for every slot that a pass has been handed.
 template <class Visit>
 void visit_handed(plan const& work, int device, item const& step, Visit visit) {
-  if (step.about == subject::pass || fills_given(step))
+  if (step.about == subject::pass || hands_over(step.about))
     for (use const& one : work.uses_of(step))
       visit(one, is_kept(one.at) ? work.layout(device, one.of).asked : one.bytes);
 }
