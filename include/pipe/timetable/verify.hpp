@@ -121,19 +121,18 @@ constexpr report check_sets(entered_rows const& map) {
     flow_set& kinds = found[what.stage * over.units() + over.unit_of(what)];
     kinds |= only(index_of(what.kind));
   }
-  report result;
   flow_set good = 0; // that of the unit before, as a rule
   data_users const users(*over.declared);
-  for (int i = 0; i < count && result; ++i)
-    if ((found[i] != good && !goes_forward_only(over, i / over.units()) &&
-         !uses_all_data(users, found[i])) ||
-        (over.declared->reads_in_groups && !reads_what_is_made(over, users, found, i))) {
+  for (int i = 0; i < count; ++i) {
+    bool const still = goes_forward_only(over, i / over.units());
+    bool const fits = still || found[i] == good || uses_all_data(users, found[i]);
+    if (!fits || (over.declared->reads_in_groups && !reads_what_is_made(over, users, found, i))) {
       pass const what = pass_at(over, i);
-      result = {report::rule::wrong_kinds, device_of(over, what), 0, what, {}};
-    } else if (!goes_forward_only(over, i / over.units())) {
-      good = found[i];
+      return {report::rule::wrong_kinds, device_of(over, what), 0, what, {}};
     }
-  return result;
+    good = still ? good : found[i];
+  }
+  return {};
 }
 
 //! Every pass stands where what it needs of its stage is there.
