@@ -149,11 +149,13 @@ namespace detail {
   return work.tied_bytes + work.totals_bytes > 0;
 }
 
-//! The rows of totals or of copies that a step is about, which has one use; else 0.
+//! The rows of totals or of copies that a step is about, which has one use; else 0, as where that
+//! use does not exist.
 [[nodiscard]] inline int rows_of(plan const& work, item const& step) noexcept {
   bool const some = step.about == subject::add_copies ||
                     (step.about != subject::pass && class_of(step.about) == slot_class::totals);
-  return some && step.use_count > 0 ? work.uses_of(step)[0].count : 0;
+  auto const at = static_cast<std::size_t>(step.first_use);
+  return some && step.use_count > 0 && at < work.uses.size() ? work.uses[at].count : 0;
 }
 
 //! The number of values of `message_index`.
@@ -296,7 +298,7 @@ describe_subject(item const& step, pipeline_view const& over, int rows = 1) {
   std::string text = detail::word(step.what);
   text += runs || step.about != detail::subject::pass ? " " : " what comes of ";
   text += "the " + detail::describe_subject(step, work);
-  if (!runs)
+  if (!runs && static_cast<std::size_t>(step.message) < work.messages.size())
     text += (step.what == operation::send ? " to device " : " from device ") +
             std::to_string(work.message_of(step).peer);
   return text;

@@ -253,6 +253,26 @@ TEST_CASE("a message to another device than the one that has its other end is fo
     }
 }
 
+TEST_CASE("a step whose lists do not exist is named without them") {
+  pp::plan const whole =
+    pp::lower(pp::make_timetable<pp::OneFOneB>({3, 4}), pp::uniform_sizes{.totals_bytes = 32});
+  std::size_t checked = 0;
+  for (std::size_t i = 0; i < whole.items.size(); ++i) {
+    pp::plan broken = whole;
+    pp::item& step = broken.items[i];
+    step.first_use = 1 << 30;
+    step.message = step.what == pp::operation::run ? step.message : 1 << 30;
+    pp::proof const verdict = pp::prove(broken);
+    if (step.use_count == 0 && step.what == pp::operation::run)
+      continue;
+    ++checked;
+    CHECK(verdict.broken == pp::proof::rule::wrong_content);
+    CHECK(pp::describe(verdict, broken).starts_with("plan: a step reads a slot that holds "));
+    CHECK(pp::describe(step, broken).find("device") == std::string::npos);
+  }
+  CHECK(checked > 0);
+}
+
 TEST_CASE("a plan is judged whatever has become of it") {
   pp::uniform_sizes const sizes{.tied_bytes = 64, .totals_bytes = 32};
   for (pp::plan const& whole :
