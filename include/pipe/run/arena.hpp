@@ -162,9 +162,13 @@ private:
       return {where.index, nullptr, 0};
     if (guard == 0 && host == nullptr) // as a rule
       return {where.index, memory + layout.offset + where.index * layout.bytes, bytes};
-    std::byte* const base =
-      host != nullptr && lies_on_host(*over.declared, static_cast<int>(where.of)) ? host : memory;
-    return {where.index, base + place(where), bytes};
+    return {where.index, start_of(where), bytes};
+  }
+  //! Where it starts. By itself, so that what stages are handed as a rule is inlined.
+  [[nodiscard, gnu::noinline]] std::byte* start_of(use const& where) const noexcept {
+    bool const on_host =
+      host != nullptr && lies_on_host(*over.declared, static_cast<int>(where.of));
+    return (on_host ? host : memory) + place(where);
   }
   //! Guards after the slots of the classes before one.
   [[nodiscard]] int guards_before(int end) const noexcept {
