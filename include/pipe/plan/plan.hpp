@@ -208,19 +208,23 @@ namespace detail {
          work.message_of(step).sequence < sent_early(work, work.message_of(step).peer, device);
 }
 
+//! True for a step that is not about a pass and fills its slots.
+[[nodiscard]] constexpr bool fills_given(item const& step) noexcept {
+  return step.what == operation::receive ||
+         (step.what == operation::run &&
+          (step.about == subject::copied_gradient || step.about == subject::tied_gradient ||
+           step.about == subject::contribution));
+}
+
 //! The slots that a step uses that is not about a pass. They are given, not taken: both ends of a
 //! message use the same.
 //! @param rows of totals that a message gathers
 [[nodiscard]] constexpr use
 given_use(pipeline_view const& over, item const& step, int rows) noexcept {
   int const stage = step.work.stage;
-  bool const hands_over = step.about == subject::copied_gradient ||
-                          step.about == subject::tied_gradient ||
-                          step.about == subject::contribution;
-  bool const fills = step.what == operation::receive || (step.what == operation::run && hands_over);
   auto const some = [&](int first, int count) -> use {
     return {class_of(step.about),
-            fills ? slot_place::outputs : slot_place::inputs,
+            fills_given(step) ? slot_place::outputs : slot_place::inputs,
             static_cast<std::uint16_t>(count),
             first};
   };
