@@ -5,6 +5,7 @@
 //! @brief Figures of a timetable: times, bubbles, iterations in a row, and the order of sums.
 //! Header for pipelining::makespan, bubble_rate, post_validated_period and sums_in_order.
 
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>

@@ -4,7 +4,6 @@
 //! @file
 //! @brief Timetables as an interactive page of one file. Header for pipelining::write_html.
 
-#include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>

@@ -5,7 +5,6 @@
 //! @brief Planned and measured passes for ui.perfetto.dev and chrome://tracing. Header for
 //! pipelining::write_trace.
 
-#include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>

@@ -126,19 +126,15 @@ cuts(std::int64_t layers, std::int64_t stages, std::int64_t most) noexcept {
 
 //! The next cut in lexicographic order; false after the last.
 inline bool next_cut(std::vector<int>& cut) {
-  for (std::size_t i = cut.size() - 1; i-- > 0;) {
-    int behind = 0;
-    for (std::size_t j = i + 1; j < cut.size(); ++j)
-      behind += cut[j];
-    if (behind == 0)
-      continue;
-    ++cut[i];
-    for (std::size_t j = i + 1; j + 1 < cut.size(); ++j)
-      cut[j] = 0;
-    cut.back() = behind - 1;
-    return true;
-  }
-  return false;
+  std::size_t last = cut.size() - 1;
+  while (last > 0 && cut[last] == 0)
+    --last;
+  if (last == 0)
+    return false;
+  ++cut[last - 1];
+  int const rest = std::exchange(cut[last], 0);
+  cut.back() = rest - 1;
+  return true;
 }
 
 //! Tries all cuts where there are at most `most_cuts`; else the one to start from, and then single

@@ -5,7 +5,6 @@
 //! @brief Costs of measured steps: of passes and of messages, on one clock. Header for
 //! pipelining::costs_of, message_samples, fit_links and on_one_clock.
 
-#include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
