@@ -253,6 +253,40 @@ TEST_CASE("a message to another device than the one that has its other end is fo
     }
 }
 
+TEST_CASE("a message with what no pass makes is refused, though its slot has held nothing") {
+  pp::plan work = pp::lower(pp::make_timetable<pp::OneFOneB>({2, 1}));
+  pp::pass const last{pp::pass_kind::forward, false, 1, 0, 0}; // nobody reads what it makes
+  auto const append = [&](int device, pp::operation what) {
+    pp::item step;
+    for (pp::item const& before : work.program_of(device))
+      step = before.what == what ? before : step;
+    pp::detail::message_end end = work.message_of(step);
+    ++end.sequence;
+    bool const sends = what == pp::operation::send;
+    step.work = last;
+    step.message = static_cast<int>(work.messages.size());
+    step.first_use = static_cast<int>(work.uses.size());
+    step.wait_count = 0;
+    work.messages.push_back(end);
+    work.uses.push_back({pp::slot_class::copied_gradient,
+                         sends ? pp::detail::slot_place::inputs : pp::detail::slot_place::outputs,
+                         1,
+                         0});
+    auto const at = static_cast<std::size_t>(device);
+    work.items.insert(work.items.begin() + work.offsets[at + 1], step);
+    for (std::size_t next = at + 1; next < work.offsets.size(); ++next)
+      ++work.offsets[next];
+    work
+      .layouts[at * pp::detail::slot_classes +
+               static_cast<std::size_t>(pp::slot_class::copied_gradient)]
+      .count = 1;
+  };
+  CHECK(pp::prove(work));
+  append(0, pp::operation::receive);
+  append(1, pp::operation::send);
+  CHECK(pp::prove(work).broken == pp::proof::rule::wrong_content);
+}
+
 TEST_CASE("a step whose lists do not exist is named without them") {
   pp::plan const whole =
     pp::lower(pp::make_timetable<pp::OneFOneB>({3, 4}), pp::uniform_sizes{.totals_bytes = 32});
