@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! @file
-//! @brief Makes one plan with sizes: order, times, verification, lowering and proof. What
-//! instructions_test.py counts.
+//! @brief Makes one plan with sizes: order, times, verification, lowering and proof; or runs a plan
+//! of stages that do nothing. What instructions_test.py counts.
 //!
 //! usage: planning CASE
 //!        planning --compiler
@@ -9,6 +9,8 @@
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/sizes.hpp>
+#include <pipe/run/called_runner.hpp>
+#include <pipe/run/context.hpp>
 #include <pipe/schedule/dual_pipe.hpp>
 #include <pipe/schedule/interleaved.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -18,6 +20,7 @@
 #include <pipe/timetable/adapt/with_stage_graph.hpp>
 #include <pipe/timetable/make_timetable.hpp>
 
+#include <cstddef>
 #include <cstdio>
 #include <string_view>
 #include <vector>
@@ -47,6 +50,32 @@ int plan(Schedule const& schedule) {
   return 0;
 }
 
+struct idle_stage {
+  int passes = 0;
+
+  void forward(pp::context const&, pp::input, pp::output) { ++passes; }
+  void backward(pp::context const&, pp::input, pp::output) { ++passes; }
+  void backward_input(pp::context const&, pp::input, pp::output) { ++passes; }
+  void backward_weight(pp::context const&) { ++passes; }
+  void forward_backward(pp::composite_half const&, pp::composite_half const&, idle_stage& other) {
+    ++passes;
+    ++other.passes;
+  }
+};
+
+//! So many steps that they outweigh the plan.
+template <pp::schedule Schedule>
+int step() {
+  pp::plan const work = pp::lower(pp::make_timetable<Schedule>({4, 32}),
+                                  pp::uniform_sizes{.message = 8, .activation = 16});
+  std::vector<idle_stage> stages(static_cast<std::size_t>(work.over.extents.stages()));
+  pp::called_runner runner(work, stages);
+  for (int i = 0; i < 40; ++i)
+    runner.step();
+  std::printf("%d passes\n", stages[0].passes);
+  return 0;
+}
+
 } // namespace
 
 int main(int count, char** words) {
@@ -73,6 +102,10 @@ int main(int count, char** words) {
     return plan(pp::with_offload<pp::OneFOneB>{});
   if (asked == "graph")
     return plan(pp::with_stage_graph<pp::OneFOneB>{{}, u_net()});
+  if (asked == "steps")
+    return step<pp::OneFOneB>();
+  if (asked == "steps of pairs")
+    return step<pp::DualPipeV<>>();
   std::fputs("planning: no such case\n", stderr);
   return 2;
 }
