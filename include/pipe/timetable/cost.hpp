@@ -168,7 +168,7 @@ namespace detail {
 }
 
 //! The times of messages by sender and receiver, [P x P]: what the cost model says, else
-//! none, and all take its latency.
+//! none (null), and all take its latency.
 [[nodiscard]] constexpr std::span<double const> links_of(cost_model auto const& cost) {
   if constexpr (requires { cost.links(); })
     if (std::span<double const> const links = cost.links(); !links.empty())
@@ -179,10 +179,7 @@ namespace detail {
 //! The time of a message from one device to another under a cost model.
 [[nodiscard]] constexpr double
 message_time(cost_model auto const& cost, int devices, int from, int to) {
-  std::span<double const> const links = links_of(cost);
-  return from == to      ? 0
-         : links.empty() ? cost.latency()
-                         : links[static_cast<std::size_t>(from * devices + to)];
+  return message_time(links_of(cost).data(), devices, cost.latency(), from, to);
 }
 
 //! The times of messages between so many devices. @throws std::invalid_argument for times that are

@@ -39,6 +39,13 @@ struct group_times {
   return together >= 0 ? together : message;
 }
 
+//! The time of a message from one device to another.
+//! @param links times [P x P]; null: all take `latency`
+[[nodiscard]] constexpr double
+message_time(double const* links, int devices, double latency, int from, int to) noexcept {
+  return from == to ? 0 : links == nullptr ? latency : links[from * devices + to];
+}
+
 //! The start of a pass that waits for ever.
 inline constexpr double never = -1;
 
@@ -75,7 +82,7 @@ struct timetable_view {
   }
   //! The time of a message from one device to another.
   [[nodiscard]] constexpr double message_time(int from, int to) const noexcept {
-    return from == to ? 0 : links == nullptr ? latency : links[from * over.extents.devices + to];
+    return detail::message_time(links, over.extents.devices, latency, from, to);
   }
 };
 

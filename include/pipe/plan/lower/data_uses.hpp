@@ -108,9 +108,7 @@ struct data_uses {
         most_readers(width + whose.declared->engines) {
     flow const& declared = *over.declared;
     for (int stage = 0; stage < stage_count; ++stage)
-      position[stage] =
-        static_cast<unsigned char>((over.graph().edges(stage, -1) > 0 ? has_before : 0) +
-                                   (over.graph().edges(stage, 1) > 0 ? has_after : 0));
+      position[stage] = static_cast<unsigned char>(over.graph().position({stage}));
     for (int number = 0; number < declared.kind_count; ++number)
       if (holds(kinds, number))
         number_data(declared.kinds[number]);
