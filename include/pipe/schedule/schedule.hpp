@@ -121,15 +121,12 @@ concept arranges = std::copyable<Schedule> &&
   { schedule.arrange(devices, microbatches) } -> std::same_as<shape>;
 };
 
+//! A schedule in closed form: its order on a device follows from the extents alone, without looking
+//! at other devices.
 template <class Schedule>
 concept orders_device = requires(Schedule const schedule, shape const extents, row_writer out) {
   schedule.order(extents, 0, out);
 };
-
-//! A schedule whose order on a device follows from the extents alone, without looking at
-//! other devices.
-template <class Schedule>
-concept closed_form_schedule = arranges<Schedule> && orders_device<Schedule>;
 
 } // namespace detail
 
@@ -183,15 +180,13 @@ struct no_cost {
   [[nodiscard]] static constexpr double duration(pass const&) noexcept { return 1; }
   [[nodiscard]] static constexpr double latency() noexcept { return 0; }
 };
-template <class Schedule>
-concept generates_rows = requires(Schedule const schedule, shape const extents, row_writer* rows) {
-  schedule.generate(extents, no_cost{}, rows);
-};
 //! A schedule that orders all devices together and may look at the costs: `generate(extents, cost,
 //! rows)`, where `rows[d]` is the row_writer of device d; for a flow with several engines
 //! `rows[e P + d]` is that of engine row e of device d.
 template <class Schedule>
-concept generated_schedule = arranges<Schedule> && generates_rows<Schedule>;
+concept generates_rows = requires(Schedule const schedule, shape const extents, row_writer* rows) {
+  schedule.generate(extents, no_cost{}, rows);
+};
 
 //! The flow that a schedule orders passes of: its static member `declared`, else `training`.
 template <class Schedule>
@@ -249,7 +244,8 @@ concept joins_stages = requires(Schedule const schedule, shape const extents) {
 //! @brief A pipeline schedule: a small value that knows its extents and the order of passes on
 //! every device.
 template <class Schedule>
-concept schedule = detail::closed_form_schedule<Schedule> || detail::generated_schedule<Schedule>;
+concept schedule = detail::arranges<Schedule> &&
+  (detail::orders_device<Schedule> || detail::generates_rows<Schedule>);
 
 namespace detail {
 

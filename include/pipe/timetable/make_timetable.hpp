@@ -127,7 +127,7 @@ namespace detail {
 template <class Schedule, cost_model Cost>
 constexpr void
 order_all(Schedule const& plan, shape const& extents, Cost const& cost, row_writer* rows) {
-  if constexpr (closed_form_schedule<Schedule>)
+  if constexpr (orders_device<Schedule>)
     for (int device = 0; device < extents.devices; ++device)
       plan.order(extents, device, rows[device]);
   else

@@ -32,7 +32,7 @@ namespace detail {
 template <class Schedule, cost_model Cost, class Append>
 [[nodiscard]] constexpr report order_rows(
   Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Append append) {
-  constexpr bool closed = closed_form_schedule<Schedule>; // one row after the other
+  constexpr bool closed = orders_device<Schedule>; // one row after the other
   int const capacity = row_capacity(over);
   int const rows = over.row_count();
   int const kept = closed ? 1 : rows;
