@@ -350,7 +350,7 @@ private:
               kind,
               flow_.data[one.of],
               "a pass makes one datum for other stages; let a second kind make the other one");
-      slot_place const place = flow_.place_of(number, i);
+      slot_place const place = flow_.places[index_of(number)][i];
       require(kind.calls != stage_call::copy || is_copy(kind) || place == slot_place::none ||
                 !brings(one),
               kind,

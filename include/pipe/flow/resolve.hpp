@@ -212,7 +212,7 @@ struct flow_resolution {
     reads.own &= ~reads.made;
   }
 
-  //! Where a pass has the slots of its effects, see `place_of`.
+  //! Where a pass has the slots of its effects, see `flow::places`.
   constexpr void place_slots(pass_kind number) {
     kind_of_pass const& kind = target[number];
     slot_place* const places = target.places[index_of(number)];

@@ -254,19 +254,9 @@ concept takes_size = !schedule<Schedule> || requires {
 
 //! A timetable without passes, after which no other error follows.
 struct no_timetable {
-  static constexpr timetable_view view{};
+  static constexpr report verdict{};
+  static constexpr timetable_view view{.over = {.extents = {.devices = 0}}};
   constexpr operator timetable_view() const noexcept { return view; }
-};
-
-//! Replaces the timetable of a size that its schedule refuses: reports that one error and
-//! suppresses the rest.
-template <class Schedule, int Devices, int Microbatches>
-struct refused_size : no_timetable {
-  static_assert(
-    takes_size<Schedule, Devices, Microbatches>,
-    "timetable: the schedule does not take this number of devices and microbatches; the "
-    "throw in the next error says why");
-  static_assert((static_cast<void>(arranged<Schedule>(Devices, Microbatches)), true));
 };
 
 //! A timetable whose order, times and verdict are constants of the compiler. Naming an
@@ -284,17 +274,24 @@ struct static_timetable
                         Devices,
                         Microbatches> {
   //! The timetable that the compiler made.
+  static constexpr report verdict = timed<Schedule, Devices, Microbatches, Cost>::value.verdict;
   static constexpr timetable_view view = timed<Schedule, Devices, Microbatches, Cost>::view;
   constexpr operator timetable_view() const noexcept {
     return view;
   } // NOLINT(google-explicit-constructor)
 };
 
+// Of a size that its schedule refuses: reports that one error and suppresses the rest.
 template <class Schedule, int Devices, int Microbatches, class Cost>
 requires(!takes_size<Schedule,
                      Devices,
                      Microbatches>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
-    : refused_size<Schedule, Devices, Microbatches> {
+    : no_timetable {
+  static_assert(
+    takes_size<Schedule, Devices, Microbatches>,
+    "timetable: the schedule does not take this number of devices and microbatches; the "
+    "throw in the next error says why");
+  static_assert((static_cast<void>(arranged<Schedule>(Devices, Microbatches)), true));
 };
 template <class Schedule, int Devices, int Microbatches, class Cost>
 requires(!schedule<Schedule>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
@@ -315,14 +312,8 @@ template <int MemoryLimit = detail::unlimited,
           int Microbatches,
           class Cost>
 [[nodiscard]] constexpr report
-verify(detail::static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
-  if constexpr (!schedule<Schedule> || !detail::takes_size<Schedule, Devices, Microbatches>) {
-    return {};
-  } else {
-    using made = detail::timed<Schedule, Devices, Microbatches, Cost>;
-    return made::value.verdict ? detail::check_memory(made::view, MemoryLimit)
-                               : made::value.verdict;
-  }
+verify(detail::static_timetable<Schedule, Devices, Microbatches, Cost> const& table) {
+  return table.verdict ? detail::check_memory(table.view, MemoryLimit) : table.verdict;
 }
 
 } // namespace pipelining::inline v0_3
