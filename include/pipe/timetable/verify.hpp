@@ -164,7 +164,7 @@ constexpr report check_needs(entered_rows const& map) {
   report result;
   if (memory_limit == unlimited)
     return result;
-  pool_effect const memory = effect_on(*table.over.declared, slot_class::activation);
+  pool_effect const memory(*table.over.declared, slot_class::activation);
   for (int device = 0; device < table.over.extents.devices && result; ++device) {
     int held = 0;
     walk_device(table, device, [&](row_walk const& at) {
