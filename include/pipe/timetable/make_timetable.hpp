@@ -191,10 +191,7 @@ template <class Schedule>
 //! The pipeline of a schedule for a size. @throws as `arrange` and `check_extents` do.
 template <class Schedule>
 [[nodiscard]] pipeline arranged_pipeline(Schedule const& plan, pipeline_size size) {
-  check_extents({.devices = size.devices, .microbatches = size.microbatches});
-  shape const extents = plan.arrange(size.devices, size.microbatches);
-  check_extents(extents, flow_of<Schedule>().rows);
-  return pipeline_of(plan, extents);
+  return pipeline_of(plan, arranged(plan, size.devices, size.microbatches));
 }
 
 } // namespace detail

@@ -143,9 +143,9 @@ struct unit_cost {
 
 //! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
 template <class Schedule>
-[[nodiscard]] constexpr shape arranged(int devices, int microbatches) {
+[[nodiscard]] constexpr shape arranged(Schedule const& plan, int devices, int microbatches) {
   check_extents({.devices = devices, .microbatches = microbatches});
-  shape const extents = Schedule{}.arrange(devices, microbatches);
+  shape const extents = plan.arrange(devices, microbatches);
   check_extents(extents, flow_of<Schedule>().rows);
   return extents;
 }
@@ -175,7 +175,7 @@ struct timed {
     !has_edges<Schedule>,
     "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
     "graph with make_timetable");
-  static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
+  static constexpr shape extents = arranged(Schedule{}, Devices, Microbatches);
   static constexpr int holder_total = holder_count<Schedule>(extents);
   static constexpr int unit_total = first_unit_count<Schedule>(extents);
 
@@ -249,7 +249,7 @@ struct timed {
 template <class Schedule, int Devices, int Microbatches>
 concept takes_size = !schedule<Schedule> || requires {
   typename std::
-    integral_constant<int, (static_cast<void>(arranged<Schedule>(Devices, Microbatches)), 0)>;
+    integral_constant<int, (static_cast<void>(arranged(Schedule{}, Devices, Microbatches)), 0)>;
 };
 
 //! A timetable without passes, after which no other error follows.
@@ -291,7 +291,7 @@ requires(!takes_size<Schedule,
     takes_size<Schedule, Devices, Microbatches>,
     "timetable: the schedule does not take this number of devices and microbatches; the "
     "throw in the next error says why");
-  static_assert((static_cast<void>(arranged<Schedule>(Devices, Microbatches)), true));
+  static_assert((static_cast<void>(arranged(Schedule{}, Devices, Microbatches)), true));
 };
 template <class Schedule, int Devices, int Microbatches, class Cost>
 requires(!schedule<Schedule>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
