@@ -35,10 +35,8 @@ namespace detail {
 //! @tparam Default what a stored parameter is until it is set.
 template <int Value, int Default = dynamic, class Number = int>
 struct parameter {
-  //! The number in the type.
-  constexpr operator Number() const noexcept {
-    return Value;
-  } // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a number
+  constexpr operator Number() const noexcept { return Value; } //!< the one in the type
 };
 //! A parameter that is set when the program runs.
 template <int Default, class Number>
@@ -49,10 +47,8 @@ struct parameter<dynamic, Default, Number> {
   //! Any number; schedules refuse those that they cannot have.
   constexpr parameter(Number given) noexcept // NOLINT(google-explicit-constructor)
       : value(given) {}
-  //! The number.
-  constexpr operator Number() const noexcept {
-    return value;
-  } // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a number
+  constexpr operator Number() const noexcept { return value; } //!< the one that is set
 };
 
 } // namespace detail

@@ -276,9 +276,8 @@ struct static_timetable
   //! The timetable that the compiler made.
   static constexpr report verdict = timed<Schedule, Devices, Microbatches, Cost>::value.verdict;
   static constexpr timetable_view view = timed<Schedule, Devices, Microbatches, Cost>::view;
-  constexpr operator timetable_view() const noexcept {
-    return view;
-  } // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): functions take views
+  constexpr operator timetable_view() const noexcept { return view; }
 };
 
 // Of a size that its schedule refuses: reports that one error and suppresses the rest.
