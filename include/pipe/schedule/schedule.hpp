@@ -68,9 +68,10 @@ struct row_writer {
       passes[count++] = what;
   }
   //! @brief Room for the next `number` passes, all of which the caller writes.
+  //! @throws std::length_error where the row has no such room.
   [[nodiscard]] constexpr pass* append(int number) {
     if (number > capacity - count)
-      refuse();
+      throw std::length_error("row_writer: a device has more passes than its stages can have");
     count += number;
     return passes + (count - number);
   }
@@ -91,9 +92,6 @@ struct row_writer {
     push(make(pass_kind::backward_weight, stage, microbatch, chunk));
   }
 
-  [[noreturn]] static void refuse() { //!< throws std::length_error: the row is full
-    throw std::length_error("row_writer: a device has more passes than its stages can have");
-  }
   //! A pass from its parts.
   [[nodiscard]] static constexpr pass
   make(pass_kind kind, int stage, int microbatch, int chunk = 0) noexcept {
