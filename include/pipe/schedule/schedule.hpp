@@ -13,7 +13,6 @@
 #include <pipe/flow/training.hpp>
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>

@@ -20,7 +20,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <stdexcept>

@@ -17,7 +17,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/workers.hpp>
 
-#include <cstddef>
 #include <limits>
 
 namespace pipelining::inline v0_3 {
