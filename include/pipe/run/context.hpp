@@ -154,7 +154,8 @@ constexpr buffer context::buffer_of(
     ++wanted;
   if (number >= detail::instances_of(declared, of.effects[wanted], *this))
     return {};
-  detail::slot_place const place = declared.place_of(kind, wanted);
+  auto const& places = declared.places[detail::index_of(kind)];
+  detail::slot_place const place = places[wanted];
   switch (place) {
   case detail::slot_place::none: return {};
   case detail::slot_place::activation: return activation;
@@ -164,7 +165,7 @@ constexpr buffer context::buffer_of(
   default: break;
   }
   for (int i = 0; i < wanted; ++i)
-    if (declared.place_of(kind, i) == place && detail::first_on_datum(of, i) == i)
+    if (places[i] == place && detail::first_on_datum(of, i) == i)
       number += detail::instances_of(declared, of.effects[i], *this);
   auto const at = static_cast<std::size_t>(number);
   if (place == detail::slot_place::outputs)

@@ -55,7 +55,7 @@ opens_kept(pipeline_view const& over, pass const& work, slot_place at) {
   kind_of_pass const& kind = declared[work.kind];
   for (int i = 0; i < kind.effect_count; ++i) {
     effect const& one = kind.effects[i];
-    if (declared.place_of(work.kind, i) == at && brings(over, one.what, one.order, work))
+    if (declared.places[index_of(work.kind)][i] == at && brings(over, one.what, one.order, work))
       return true;
   }
   return false;
