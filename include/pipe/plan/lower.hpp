@@ -154,7 +154,7 @@ inline void check_budget(plan const& work, std::int64_t limit) {
                             std::to_string(limit) + " bytes; most of it for class " +
                             word(largest) + ", " + std::to_string(layout.count) + " slots of " +
                             std::to_string(layout.bytes) + " bytes, first in use together at the " +
-                            describe_subject(peak, work.over) + ")");
+                            describe_subject(peak, work) + ")");
   }
 }
 

@@ -266,7 +266,7 @@ namespace detail {
       item missing;
       missing.work = verdict.what;
       missing.about = verdict.about;
-      return words + ": " + detail::describe_subject(missing, work.over);
+      return words + ": " + detail::describe_subject(missing, work);
     }
     auto const steps = work.program_of(device);
     auto const at = static_cast<std::size_t>(index);
