@@ -35,15 +35,6 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The global order of a timetable: entries of its flat arrays, each after all that it waits
-//! for.
-//! @pre `verify` accepts the timetable.
-//! @throws std::invalid_argument when the order of passes that take no time is circular.
-//! @complexity O(n log P).
-[[nodiscard]] inline std::vector<int> global_order(timetable_view table) {
-  return order_merge(table).run();
-}
-
 //! Whether every copy of every stage, or of those that share a weight, has a pass that completes
 //! its gradients.
 //! @param all of all stages
@@ -118,16 +109,6 @@ struct lower_options {
   step_validation validation = step_validation::at_once;
 };
 
-//! @throws std::invalid_argument for a size function that gives a negative number.
-inline void check_layouts(plan const& work) {
-  for (std::size_t i = 0; i < work.layouts.size(); ++i)
-    if (work.layouts[i].bytes < 0)
-      throw std::invalid_argument(
-        "plan: the sizes give " + std::to_string(work.layouts[i].bytes) + " bytes for class " +
-        word(static_cast<slot_class>(i % slot_classes)) + " on device " +
-        std::to_string(i / slot_classes) + "; a size must not be negative");
-}
-
 //! @param limit the most bytes of an arena.
 //! @throws std::length_error with a sentence for the first device whose arena is larger. It names
 //! the class with the most bytes, and the step at which all of its slots are in use.
@@ -156,14 +137,6 @@ inline void check_budget(plan const& work, std::int64_t limit) {
                             std::to_string(layout.bytes) + " bytes, first in use together at the " +
                             describe_subject(peak, work) + ")");
   }
-}
-
-//! The kinds of the passes of a timetable.
-[[nodiscard]] inline flow_set kinds_of(timetable_view const& table) {
-  flow_set kinds = 0;
-  for (int entry = 0; entry < table.size(); ++entry)
-    kinds |= only(index_of(table.passes[entry].kind));
-  return kinds;
 }
 
 //! Writes the programs of all devices. Workers make events as they need them. Exchanges and hooks
@@ -221,7 +194,7 @@ void complete_programs(program_writer& writer,
   std::vector<std::vector<int>> waits(at(parts.count));
   by.run(parts.count, [&](int part) {
     int const end = parts.first(part + 1);
-    slot_walk slots(uses, result.evaluates, has_hooks(result));
+    slot_walk<Sizes> slots(uses, sizes, result);
     std::vector<int>& own = waits[at(part)];
     own.reserve(at(result.offsets[at(end)] - result.offsets[at(parts.first(part))]));
     for (int device = parts.first(part); device < end; ++device) {
@@ -229,12 +202,12 @@ void complete_programs(program_writer& writer,
       int const lanes = number_messages(work, result.key, device, devices);
       complete_passes(uses, work, lanes);
       slot_layout* const layouts = result.layouts.data() + device * slot_classes;
-      int const* const carried =
-        slots.run(work, device, lanes + uses.over.declared->engines, layouts, own);
-      arena_sizes const arenas = lay_out(uses, work, carried, sizes, layouts);
+      slots.run(work, device, lanes + uses.over.declared->engines, layouts, own);
       result.lanes[at(device)] = lanes;
-      result.arena_bytes[at(device)] = arenas.device;
-      result.host_bytes[at(device)] = arenas.host;
+      lay_out(*uses.over.declared,
+              layouts,
+              result.arena_bytes[at(device)],
+              result.host_bytes[at(device)]);
     }
   });
   result.waits = std::move(waits.front());
@@ -265,7 +238,7 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
               .validation = evaluates ? step_validation::at_once : options.validation};
   table.over = result.over;
   choose_hooks(table, sizes, result);
-  data_uses const uses(over, kinds_of(table));
+  data_uses const uses(result.over);
   program_writer writer(table, result);
   bool const joins = joins_exchanges<Policy>() && graph_width(over) > 1;
   if (joins && 2 * (over.extents.devices - 1) > most_group_messages)
@@ -276,8 +249,7 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
   write_programs(table, order, uses, joins, writer, result, by);
   order = {};
   complete_programs(writer, uses, sizes, result, by);
-  check_layouts(result);
-  if (proof const verdict = prove(result, by); !verdict)
+  if (proof const verdict = find_broken(result, uses, by); !verdict)
     throw std::logic_error(describe(verdict, result));
   check_budget(result, options.memory_limit);
   return result;
@@ -308,7 +280,7 @@ template <communication_policy Policy = communicators::per_pair,
     throw std::invalid_argument(describe(verdict, table.over));
   std::vector<int> order;
   if (options.validation != step_validation::last)
-    order = detail::global_order(table);
+    order = detail::order_merge(table).run();
   return detail::lower_order<Policy>(table, std::move(order), false, sizes, options, by);
 }
 
