@@ -4,7 +4,6 @@
 //! @file
 //! @brief From a timetable to a plan. Header for pipelining::lower.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
@@ -35,43 +34,19 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! Whether every copy of every stage, or of those that share a weight, has a pass that completes
-//! its gradients.
-//! @param all of all stages
-//! @throws std::invalid_argument where there is none.
-inline void check_completed(timetable_view const& table, bool all) {
-  pipeline_view const& over = table.over;
-  int const devices = over.extents.devices;
-  owned<bool> const complete(over.extents.stages() * devices, false);
-  for (int entry = 0; entry < table.size(); ++entry)
-    if (pass const& what = table.passes[entry]; completes_gradients(*over.declared, what.kind))
-      complete[what.stage * devices + device_of(over, what)] = true;
-  for (int stage = 0; stage < over.extents.stages(); ++stage)
-    for_each_copy(over, stage, [&](int device, int) {
-      if (complete[stage * devices + device] || goes_forward_only(over, stage) ||
-          !(all || holds_tied(over.extents, stage)))
-        return;
-      throw std::invalid_argument(
-        all ? "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
-              "no pass completes those of stage " +
-                std::to_string(stage) + "; leave it out, and add up totals after the iteration"
-            : "plan: tied weights need a pass that completes the gradients of each end, but none "
-              "completes those of stage " +
-                std::to_string(stage) +
-                "; leave tied_bytes out, and add up both gradients after the iteration");
-    });
-}
-
 //! The steps after complete gradients that the sizes ask for. An evaluation has totals only, where
 //! every stage has one copy.
 //! @throws std::invalid_argument where the timetable does not suit them.
 template <buffer_sizes Sizes>
 void choose_hooks(timetable_view const& table, Sizes const& sizes, plan& result) {
   bool const several = table.over.extents.routes() > 1; // copies of stages
-  bool const last = result.validation == step_validation::last;
   bool const late = result.validation != step_validation::at_once;
-  result.tied_bytes = result.evaluates || last ? 0 : tied_bytes(sizes);
-  result.totals_bytes = result.evaluates && several ? 0 : totals_bytes(sizes);
+  if constexpr (requires { sizes.tied_bytes; })
+    if (!result.evaluates && result.validation != step_validation::last)
+      result.tied_bytes = sizes.tied_bytes;
+  if constexpr (requires { sizes.totals_bytes; })
+    if (!result.evaluates || !several)
+      result.totals_bytes = sizes.totals_bytes;
   bool const ties = result.tied_bytes > 0;
   struct {
     bool broken;
@@ -95,10 +70,6 @@ void choose_hooks(timetable_view const& table, Sizes const& sizes, plan& result)
   for (auto const& [broken, sentence] : rules)
     if (broken)
       throw std::invalid_argument(sentence);
-  bool const all = has_hooks(result) &&
-                   (adds_copies(result) || (result.totals_bytes > 0 && !result.evaluates && !last));
-  if (all || ties)
-    check_completed(table, all);
 }
 
 //! The options of `lower`, next to sizes.
