@@ -23,13 +23,12 @@ namespace pipelining::inline v0_3::detail {
 //! The state of a simulation.
 struct simulation {
   entered_rows const& map;
-  timetable_view table;
+  timetable_view const& table;
   double* starts; //!< of the table, to write
   double* ends;
-  owned<int> next{table.rows()};              //!< [rows], the entry that each row comes to next
-  owned<double> free_from{table.rows(), 0.0}; //!< [rows], when each row has ended its last pass
+  owned<int> next{}; //!< [rows], the entry that each row comes to next
   //! [rows], a row can go on when this entry has run.
-  owned<int> waits_for{table.rows(), nothing_before};
+  owned<int> waits_for{};
 };
 
 //! When all that an entry waits for is there, or `never`: then its row is told what it waits for.
@@ -64,7 +63,7 @@ constexpr void run_row(simulation& state, Cost const& cost, int row) {
   int const device = row % over.extents.devices;
   double* const starts = state.starts;
   double* const ends = state.ends;
-  double free_from = state.free_from[row];
+  double free_from = first > state.table.offsets[row] ? ends[first - 1] : 0;
   double start = free_from;
   int entry = first;
   state.waits_for[row] = nothing_before;
@@ -103,7 +102,6 @@ constexpr void run_row(simulation& state, Cost const& cost, int row) {
     starts[entry] = ends[entry] = never;
   }
   state.next[row] = entry;
-  state.free_from[row] = entry > first ? ends[entry - 1] : state.free_from[row];
 }
 
 //! Times a whole timetable: runs passes as early as order, dependencies and messages allow, until
@@ -121,7 +119,8 @@ constexpr void run(entered_rows const& entered,
   for (int entry = 0; entry < table.size(); ++entry)
     starts[entry] = ends[entry] = never;
   simulation state{entered, table, starts, ends};
-  std::copy_n(table.offsets, rows, state.next.data);
+  std::copy_n(table.offsets, rows, state.next.get(rows));
+  state.waits_for.get(rows, nothing_before);
   int idle = 0; // looks since one ran; down and up again sees all rows, wherever it begins
   for (int round = 0; idle < 2 * rows; ++round)
     for (int i = 0; i < rows; ++i) {
