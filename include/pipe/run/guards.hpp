@@ -253,8 +253,8 @@ inline void explain_accesses() {
   context const& where = given.where();
   kind_of_pass const& kind = memory.work.over.declared[step.work.kind];
   std::string text = "run: device " + std::to_string(memory.device) +
-                     " has touched a null pointer in the " +
-                     describe_subject(step, memory.work.over) + "; this pass has no";
+                     " has touched a null pointer in the " + describe_subject(step, memory.work) +
+                     "; this pass has no";
   auto const add = [&](void const* data, char const* name, std::string const& why) {
     if (data == nullptr)
       text += std::string("\n  ") + name + ": " + why;

@@ -454,7 +454,7 @@ struct thread_board {
     if (why != errand::step)
       return std::string(" is not back from ") + call_of(why);
     int const at = devices[device].position.load(std::memory_order_relaxed);
-    return " is not back from the " + describe_subject(item_of(device, at), now->lowered.over);
+    return " is not back from the " + describe_subject(item_of(device, at), now->lowered);
   }
   //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
   [[nodiscard]] std::string standing(int culprit) const {
