@@ -64,6 +64,9 @@ namespace detail {
 
 using steady = std::chrono::steady_clock;
 
+//! Nobody has a device in hand that has ended its errand.
+inline constexpr int at_home = nothing - 1;
+
 //! A device of a runner.
 //!
 //! Only the thread that `runs_on` names begins with a device, and only one that has it in hand
@@ -73,8 +76,7 @@ struct device_standing {
   // On a cache line of their own: they change with every pass.
   alignas(cache_line) std::atomic<int> position = 0; // the item that the device is at
   std::atomic<int> waits_on = nothing;               // the item that it waits for, or nothing
-  std::atomic<bool> at_home = true;                  // it has ended its errand
-  std::atomic<int> in_hand = nothing; // the thread that is in its program now, or nothing
+  std::atomic<int> in_hand = at_home; // the thread that is in its program now, nothing or at_home
   int next = 0;                       // the item to go on with; of who has it in hand
   // Read by who sends to it.
   alignas(cache_line) std::atomic<int> runs_on = 0;
@@ -86,7 +88,7 @@ struct device_standing {
 //! The door of a thread, where it is called and sleeps, between errands and in a step.
 struct alignas(cache_line) thread_standing {
   std::atomic<int> called = 0; // errands that it was sent on
-  std::atomic<int> back = 0;   // errands that it is back from
+  bool starts = true;          // it has not called on_start; of the thread
   sleeping_place door;
 };
 
@@ -158,9 +160,11 @@ struct thread_board {
     return cores >= active.load(std::memory_order_relaxed) + others ? options.spin
                                                                     : std::chrono::nanoseconds(0);
   }
-  [[nodiscard]] bool is_home(int device) const noexcept {
-    return devices[device].at_home.load(std::memory_order_acquire);
+  //! The thread that has a device in hand, nothing or at_home.
+  [[nodiscard]] int hand_of(int device) const noexcept {
+    return devices[device].in_hand.load(std::memory_order_seq_cst);
   }
+  [[nodiscard]] bool is_home(int device) const noexcept { return hand_of(device) == at_home; }
   [[nodiscard]] int thread_of(int device) const noexcept {
     return devices[device].runs_on.load(std::memory_order_seq_cst);
   }
@@ -272,7 +276,7 @@ struct thread_board {
     what.store(why, std::memory_order_relaxed);
     for (int device = 0; device < device_count; ++device) {
       devices[device].runs_on.store(device * count / device_count, std::memory_order_relaxed);
-      devices[device].at_home.store(false, std::memory_order_relaxed);
+      devices[device].in_hand.store(nothing, std::memory_order_relaxed);
       devices[device].seen = nothing;
     }
     running.store(count, std::memory_order_relaxed);
@@ -284,13 +288,8 @@ struct thread_board {
     threads[thread].called.fetch_add(1, std::memory_order_seq_cst);
     threads[thread].door.open();
   }
-  [[nodiscard]] bool is_away(int thread) const noexcept {
-    thread_standing const& its = threads[thread];
-    return its.called.load(std::memory_order_acquire) != its.back.load(std::memory_order_acquire);
-  }
   //! The end of a call. The last one hands all that devices have done to the caller.
-  void go_home(int thread) {
-    threads[thread].back.fetch_add(1, std::memory_order_release);
+  void go_home() {
     if (running.fetch_sub(1, std::memory_order_seq_cst) == 1)
       caller.open();
   }
@@ -358,19 +357,15 @@ struct thread_board {
       threads[thread].door.open();
   }
 
-  //! @return whether this thread has the device in hand now, and the device has not ended.
+  //! @return whether this thread has the device in hand now, which has not ended.
   [[nodiscard]] bool take(int device, int thread) {
     int none = nothing;
-    if (thread_of(device) != thread || is_home(device) ||
-        !devices[device].in_hand.compare_exchange_strong(none, thread, std::memory_order_seq_cst))
-      return false;
-    if (!is_home(device))
-      return true;
-    put_back(device, thread);
-    return false;
+    return thread_of(device) == thread &&
+           devices[device].in_hand.compare_exchange_strong(none, thread, std::memory_order_seq_cst);
   }
-  void put_back(int device, int thread) {
-    devices[device].in_hand.store(nothing, std::memory_order_seq_cst);
+  //! @param ended whether it has ended its errand.
+  void put_back(int device, int thread, bool ended) {
+    devices[device].in_hand.store(ended ? at_home : nothing, std::memory_order_seq_cst);
     if (int const other = thread_of(device); other != thread)
       threads[other].door.open();
   }
@@ -379,8 +374,8 @@ struct thread_board {
   void spread() {
     for (int device = 0; device < device_count; ++device) {
       device_standing& its = devices[device];
-      int const busy = its.in_hand.load(std::memory_order_seq_cst);
-      int const item = busy == nothing ? nothing : its.position.load(std::memory_order_relaxed);
+      int const busy = hand_of(device);
+      int const item = busy < 0 ? nothing : its.position.load(std::memory_order_relaxed);
       int const before = std::exchange(its.seen, item);
       if (item == nothing || item != before)
         continue;
@@ -401,21 +396,19 @@ struct thread_board {
     return nothing;
   }
   void give(int device, int thread) {
-    for (int away = running.load(); thread != nothing;) {
-      if (away == 0)
-        return; // the errand is over
-      if (!running.compare_exchange_weak(away, away + 1))
-        continue;
-      devices[device].runs_on.store(thread, std::memory_order_seq_cst);
-      return call(thread);
+    int away = thread == nothing ? 0 : running.load();
+    while (away != 0 && !running.compare_exchange_weak(away, away + 1)) {
     }
+    if (away == 0)
+      return; // there is none, or the errand is over
+    devices[device].runs_on.store(thread, std::memory_order_seq_cst);
+    call(thread);
   }
 
   [[nodiscard]] bool can_go_on(int device) const {
-    device_standing const& its = devices[device];
-    if (its.in_hand.load(std::memory_order_seq_cst) != nothing)
+    if (hand_of(device) != nothing)
       return false;
-    int const missing = its.waits_on.load(std::memory_order_relaxed);
+    int const missing = devices[device].waits_on.load(std::memory_order_relaxed);
     return missing == nothing || now->messages.aborted() ||
            now->messages.done(item_of(device, missing));
   }
@@ -423,14 +416,15 @@ struct thread_board {
     return now->lowered.program_of(device)[static_cast<std::size_t>(index)];
   }
 
-  //! A number that changes when a device begins an item, waits for another one or ends its errand.
+  //! A number that changes when a device begins an item, waits for another one, or is taken in hand
+  //! or put back.
   [[nodiscard]] std::uint64_t whereabouts() const noexcept {
     std::uint64_t all = 1;
     for (int device = 0; device < device_count; ++device)
       for (device_standing const& its = devices[device];
            int const part : {its.position.load(std::memory_order_relaxed),
                              its.waits_on.load(std::memory_order_relaxed),
-                             its.at_home.load(std::memory_order_relaxed) ? 1 : 0})
+                             hand_of(device)})
         all = all * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(part);
     return all;
   }
@@ -443,10 +437,7 @@ struct thread_board {
     return found;
   }
   //! True for a device that is in a call of the user's, or between two.
-  [[nodiscard]] bool is_in_call(int device) const noexcept {
-    return !is_home(device) && (what.load(std::memory_order_relaxed) != errand::step ||
-                                devices[device].in_hand.load() != nothing);
-  }
+  [[nodiscard]] bool is_in_call(int device) const noexcept { return hand_of(device) >= 0; }
 
   //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
   [[nodiscard]] std::string not_back(int device) const {

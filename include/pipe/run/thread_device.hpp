@@ -7,6 +7,7 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
@@ -17,6 +18,7 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -147,25 +149,46 @@ private:
   }
 };
 
-//! Runs a device of a thread for as far as it can go.
+//! Does what comes before a step, for a device of a thread.
+template <class Stages>
+[[gnu::noinline]] void
+prepare(thread_board& board, Stages& stages, int device, int thread, errand what) noexcept {
+  try {
+    if (what == errand::start && board.options.on_start &&
+        std::exchange(board.threads[thread].starts, false))
+      board.options.on_start(thread, board.thread_count);
+    if (what == errand::touch)
+      board.touch(device);
+    if (what == errand::tell)
+      tell_moved(stages, board.plans.front()->lowered, device);
+  } catch (...) {
+    board.fail(device,
+               std::string("run: ") + call_of(what) + " failed on device " +
+                 std::to_string(device) + ": " + words_of_exception(),
+               std::current_exception());
+  }
+}
+
+//! Runs a device of a thread for as far as it can go in a step, or does another errand for it.
 //! @return false where another thread has it in hand, or it has ended.
 template <class Stages>
 [[gnu::always_inline]] inline bool
-advance_device(thread_board& board, Stages& stages, int device, int thread) noexcept {
+advance_device(thread_board& board, Stages& stages, int device, int thread, errand what) noexcept {
   if (!board.take(device, thread))
     return false;
-  if (thread_device<Stages>{board, stages, device}.advance())
-    board.devices[device].at_home.store(true, std::memory_order_release);
-  board.put_back(device, thread);
+  if (what != errand::step)
+    prepare(board, stages, device, thread, what);
+  board.put_back(
+    device, thread, what != errand::step || thread_device<Stages>{board, stages, device}.advance());
   return true;
 }
 
-//! Runs the devices of a thread, each for as far as it can go, until none is left.
+//! Advances the devices of a thread until none is left. It may be given further ones in a step.
 template <class Stages>
-void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
+void run_devices(thread_board& board, Stages& stages, int thread, errand what) noexcept {
   auto const advance = [&](int device) {
     if (board.can_go_on(device))
-      (void)advance_device(board, stages, device, thread);
+      (void)advance_device(board, stages, device, thread, what);
     return false;
   };
   auto const can_go_on = [&](int device) { return board.can_go_on(device); };
