@@ -107,8 +107,7 @@ public:
   void put(arena const& now) {
     std::span<std::byte const> const rows = hand_on(now.work);
     if (!rows.empty())
-      std::memcpy(
-        now.memory + now.place({.of = slot_class::totals, .index = 0}), rows.data(), rows.size());
+      std::memcpy(now.start_of({.of = slot_class::totals, .index = 0}), rows.data(), rows.size());
   }
   //! When the step has come to its end. @param now slots of its plan on the last device.
   //! @param again its iteration begins again, so it has not stepped.

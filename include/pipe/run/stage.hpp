@@ -2,8 +2,8 @@
 #pragma once
 
 //! @file
-//! @brief The members that a stage functor needs, and how a pass reaches it. Header for the stage
-//! concepts.
+//! @brief The members that a stage functor needs, and how to reach one stage of many. Header for
+//! the stage concepts.
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -13,7 +13,6 @@
 
 #include <concepts>
 #include <cstddef>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -194,50 +193,6 @@ struct check_stage {
            "(weight_input) in a fused pass; give it backward(context const&, input, output)";
   return "run: the schedule splits the backward pass, but " + who +
          " has only the fused backward; give it backward_input and backward_weight";
-}
-
-//! Runs one pass on a stage: calls the member that it asks for. `copy`, and weights of a stage that
-//! has none to train, ask for none.
-//! @param kind is handed to `perform`, for kinds of the user's own.
-//! @throws what the stage throws; std::logic_error for a member that the stage lacks.
-template <class Stage>
-void run_pass(
-  Stage& stage, stage_call call, pass_kind kind, context const& where, input in, output out) {
-  static_assert(check_stage<Stage>::good);
-  using enum stage_call;
-  constexpr bool trains = !is_frozen<Stage>;
-  if constexpr (can_forward<Stage>)
-    if (call == forward || (call == recompute && !can_recompute<Stage>))
-      return (void)stage.forward(where, in, out);
-  if constexpr (can_recompute<Stage>)
-    if (call == recompute)
-      return (void)stage.recompute(where, in);
-  if constexpr (can_backward<Stage> && trains)
-    if (call == backward)
-      return (void)stage.backward(where, in, out);
-  if constexpr (can_split_backward<Stage> || !trains)
-    if (call == backward_input || (call == backward && !trains))
-      return (void)stage.backward_input(where, in, out);
-  if constexpr (can_split_backward<Stage> && trains)
-    if (call == backward_weight)
-      return (void)stage.backward_weight(where);
-  if constexpr (can_gather_weights<Stage>) {
-    if (call == gather_weights)
-      return (void)stage.gather_weights(where, out);
-    if (call == use_weights)
-      return (void)stage.use_weights(where, in);
-  }
-  if constexpr (can_scatter_gradients<Stage> && trains) {
-    if (call == collect_gradients)
-      return (void)stage.collect_gradients(where, out);
-    if (call == scatter_gradients)
-      return (void)stage.scatter_gradients(where, in);
-  }
-  if constexpr (can_perform<Stage>)
-    if (call == perform)
-      return (void)stage.perform(kind, where, in, out);
-  if (!can_run<Stage>(call))
-    throw std::logic_error(missing_member(call, "the stage"));
 }
 
 template <class Stages>
