@@ -110,11 +110,6 @@ struct thread_plan {
 //! Reasons to wake the threads.
 enum class errand { start, touch, tell, step, end };
 
-//! The call of the user's code in an errand that is no step.
-[[nodiscard]] constexpr char const* call_of(errand what) noexcept {
-  return what == errand::start ? "thread_options::on_start" : "memory_moved";
-}
-
 //! Data that all threads of a runner share. The board outlives it if a stage never returns.
 struct thread_board {
   thread_options options;
@@ -357,6 +352,14 @@ struct thread_board {
       threads[thread].door.open();
   }
 
+  //! Notes what a call for a device has thrown. @pre called from a handler.
+  void note(int device) {
+    fail(device,
+         "run: device " + std::to_string(device) + " failed in " + call_of(device) + ": " +
+           words_of_exception(),
+         std::current_exception());
+  }
+
   //! @return whether this thread has the device in hand now, which has not ended.
   [[nodiscard]] bool take(int device, int thread) {
     int none = nothing;
@@ -439,19 +442,19 @@ struct thread_board {
   //! True for a device that is in a call of the user's, or between two.
   [[nodiscard]] bool is_in_call(int device) const noexcept { return hand_of(device) >= 0; }
 
-  //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
-  [[nodiscard]] std::string not_back(int device) const {
+  //! The call of the user's that a device is in.
+  [[nodiscard]] std::string call_of(int device) const {
     errand const why = what.load(std::memory_order_relaxed);
     if (why != errand::step)
-      return std::string(" is not back from ") + call_of(why);
+      return why == errand::start ? "thread_options::on_start" : "memory_moved";
     int const at = devices[device].position.load(std::memory_order_relaxed);
-    return " is not back from the " + describe_subject(item_of(device, at), now->lowered.over);
+    return "the " + describe_subject(item_of(device, at), now->lowered);
   }
   //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
   [[nodiscard]] std::string standing(int culprit) const {
     std::string text;
     if (is_in_call(culprit))
-      text = ": device " + std::to_string(culprit) + not_back(culprit);
+      text = ": device " + std::to_string(culprit) + " is not back from " + call_of(culprit);
     if (what.load(std::memory_order_relaxed) != errand::step)
       return text;
     plan const& work = now->lowered;

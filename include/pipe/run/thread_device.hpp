@@ -8,16 +8,13 @@
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/between_steps.hpp>
-#include <pipe/run/error.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/thread_board.hpp>
 
 #include <chrono>
 #include <cstddef>
-#include <exception>
 #include <span>
-#include <string>
 #include <utility>
 
 namespace pipelining::inline v0_3::detail {
@@ -118,7 +115,7 @@ struct thread_device {
         return false;
     } catch (stopped const&) { // the failure is another's, or has been noted
     } catch (...) {
-      note();
+      board.note(device);
     }
     passes.abandon(*this, standing.position); // nothing, where the program has ended
     standing.waits_on.store(nothing, std::memory_order_relaxed);
@@ -138,15 +135,6 @@ private:
     standing.waits_on.store(nothing, std::memory_order_relaxed);
     standing.position.store(index, std::memory_order_relaxed);
   }
-
-  //! @pre called from a handler.
-  void note() noexcept {
-    auto const at = static_cast<std::size_t>(standing.position.load(std::memory_order_relaxed));
-    board.fail(device,
-               "run: device " + std::to_string(device) + " failed in the " +
-                 describe_subject(steps[at], work) + ": " + words_of_exception(),
-               std::current_exception());
-  }
 };
 
 //! Does what comes before a step, for a device of a thread.
@@ -162,10 +150,7 @@ prepare(thread_board& board, Stages& stages, int device, int thread, errand what
     if (what == errand::tell)
       tell_moved(stages, board.plans.front()->lowered, device);
   } catch (...) {
-    board.fail(device,
-               std::string("run: ") + call_of(what) + " failed on device " +
-                 std::to_string(device) + ": " + words_of_exception(),
-               std::current_exception());
+    board.note(device);
   }
 }
 

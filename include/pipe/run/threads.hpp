@@ -18,7 +18,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -73,11 +72,12 @@ public:
       auto const thread = static_cast<std::size_t>(board_->hand_of(device));
       if (thread >= threads_.size() || !threads_[thread].joinable())
         continue;
-      std::fprintf(stderr,
-                   "run: device %d%s; its thread is left, and keeps the memory of its runner; "
-                   "the stages must live on\n",
-                   device,
-                   board_->not_back(device).c_str());
+      std::fprintf(
+        stderr,
+        "run: device %d is not back from %s; its thread is left, and keeps the memory of "
+        "its runner; the stages must live on\n",
+        device,
+        board_->call_of(device).c_str());
       threads_[thread].detach();
     }
     board_->what.store(detail::errand::end, std::memory_order_relaxed);
