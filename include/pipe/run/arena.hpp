@@ -129,27 +129,6 @@ struct arena {
     return all;
   }
 
-  //! Copies a slot between the device and the host, where both are memory of this process.
-  void copy(item const& step) const noexcept {
-    buffer const to = output_of(step);
-    if (to.bytes > 0)
-      std::memcpy(to.data, input_of(step).data, static_cast<std::size_t>(to.bytes));
-  }
-
-  //! The context of a pass, without any slot.
-  [[nodiscard]] context bare_context_of(item const& step, void* stream) const noexcept {
-    return {.device = device,
-            .stage = step.work.stage,
-            .microbatch = step.work.microbatch,
-            .chunk = step.work.chunk,
-            .stream = stream,
-            .recomputing = (*over.declared)[step.work.kind].calls == stage_call::recompute,
-            .extents = over.extents,
-            .chunks = over.chunks_of(step.work.microbatch),
-            .evaluating = work.evaluates,
-            .edges = over.edges};
-  }
-
 private:
   //! Slots of a class from its first on, as rows.
   [[nodiscard]] totals rows(slot_class of, std::int64_t bytes, int count) const noexcept {

@@ -12,13 +12,12 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/hooks.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -69,9 +68,7 @@ void tell_moved(Stages& stages, plan const& work, int device) {
     if (microbatch_on(work.over, stage, device) >= 0)
       (void)visit_stage(stages, stage, [&]<class Stage>(Stage& one) {
         if constexpr (can_follow_memory<Stage>) {
-          context where;
-          where.device = device;
-          where.stage = stage;
+          context const where{.device = device, .stage = stage};
           one.memory_moved(where);
         }
       });
@@ -105,9 +102,7 @@ public:
   }
   //! The same, into memory of the host. @param now its slots on the last device.
   void put(arena const& now) {
-    std::span<std::byte const> const rows = hand_on(now.work);
-    if (!rows.empty())
-      std::memcpy(now.start_of({.of = slot_class::totals, .index = 0}), rows.data(), rows.size());
+    std::ranges::copy(hand_on(now.work), now.start_of({.of = slot_class::totals, .index = 0}));
   }
   //! When the step has come to its end. @param now slots of its plan on the last device.
   //! @param again its iteration begins again, so it has not stepped.

@@ -122,10 +122,9 @@ public:
       if (now_seen != std::exchange(seen, now_seen))
         still = detail::countdown<detail::steady>(board_.options.deadline);
       else if (still.is_over())
-        board_.fail(device,
+        board_.stop(device,
                     "run: no progress before the deadline; does a thread run every device?" +
-                      board_.standing(device),
-                    nullptr);
+                      board_.standing(device));
     }
   }
 

@@ -9,7 +9,6 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/hooks.hpp>
 #include <pipe/run/stage.hpp>
 
 #include <algorithm>
@@ -56,13 +55,11 @@ execute_item(plan const& work, std::span<item const> steps, int first, Device& d
   for (item const& step : group)
     for (int const wait : work.waits_of(step))
       device.wait_for(wait, step);
-  if (group.size() > 1 && group.front().what == operation::run && device.run_together(first, group))
-    return end;
-  if (group.front().what == operation::run)
+  if (group.front().what != operation::run)
+    device.post(first, group);
+  else if (group.size() == 1 || !device.run_together(first, group))
     for (int i = first; i < end; ++i)
       device.run(i, steps[static_cast<std::size_t>(i)]);
-  else
-    device.post(first, group);
   return end;
 }
 
@@ -188,7 +185,7 @@ struct few_or_many {
   std::unique_ptr<T[]> many{};
 
   //! Makes room for what a pass is handed in a place. @pre nothing is in it.
-  void make_room(std::span<use const> uses, slot_place at) {
+  [[gnu::noinline]] void make_room(std::span<use const> uses, slot_place at) {
     auto const count = static_cast<std::size_t>(std::ranges::count(uses, at, &use::at));
     if (count <= few)
       return;
@@ -204,10 +201,21 @@ struct handed {
   few_or_many<output> outputs;
 
   handed(arena const& memory, item const& step, void* stream)
-      : where(memory.bare_context_of(step, stream)) {
+      : where{.device = memory.device,
+              .stage = step.work.stage,
+              .microbatch = step.work.microbatch,
+              .chunk = step.work.chunk,
+              .stream = stream,
+              .recomputing = (*memory.over.declared)[step.work.kind].calls == stage_call::recompute,
+              .extents = memory.over.extents,
+              .chunks = memory.over.chunks_of(step.work.microbatch),
+              .evaluating = memory.work.evaluates,
+              .edges = memory.over.edges} {
     std::span<use const> const uses = memory.work.uses_of(step);
-    if (uses.size() > few_or_many<input>::few)
-      make_room(uses);
+    if (uses.size() > few_or_many<input>::few) {
+      inputs.make_room(uses, slot_place::inputs);
+      outputs.make_room(uses, slot_place::outputs);
+    }
     input* next_in = inputs.first;
     output* next_out = outputs.first;
     for (use const& one : uses)
@@ -227,11 +235,6 @@ struct handed {
   [[nodiscard]] input const& in() const noexcept { return *inputs.first; }
   //! The same of what it fills.
   [[nodiscard]] output const& out() const noexcept { return *outputs.first; }
-
-  [[gnu::noinline]] void make_room(std::span<use const> uses) {
-    inputs.make_room(uses, slot_place::inputs);
-    outputs.make_room(uses, slot_place::outputs);
-  }
 };
 
 //! Runs one pass on a stage: calls the member that it asks for. `copy`, and weights of a stage that
@@ -296,7 +299,8 @@ void announce(Stage& stage, item const& step, context const& where) {
 template <class Stages>
 bool run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
   if (is_copy(memory.work.over.declared, step)) {
-    memory.copy(step);
+    output const to = memory.output_of(step);
+    std::copy_n(memory.input_of(step).data, to.bytes, to.data);
     return true;
   }
   handed const given(memory, step, stream);

@@ -100,10 +100,8 @@ class slot_guards {
 public:
   //! Fills the memory. @param memory of the device; must outlive this.
   explicit slot_guards(arena const& memory) : memory_(memory) {
-    if (!on() || memory_.memory == nullptr)
-      return;
-    std::memset(
-      memory_.memory, std::to_integer<int>(guard_byte), static_cast<std::size_t>(memory_.bytes()));
+    if (on() && memory_.memory != nullptr)
+      std::fill_n(memory_.memory, memory_.bytes(), guard_byte);
   }
 
   [[nodiscard]] arena const& memory() const noexcept { return memory_; }

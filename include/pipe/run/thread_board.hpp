@@ -133,8 +133,7 @@ struct thread_board {
 
   std::mutex guard{}; // of the failure
   std::atomic<int> failed_device = nothing;
-  std::exception_ptr failure{};
-  std::string failure_text{};
+  std::exception_ptr failure{}; // a run_error
 
   //! @throws std::invalid_argument for a negative number of threads.
   thread_board(int of_devices, thread_options chosen)
@@ -312,7 +311,7 @@ struct thread_board {
         int hanging = 0;
         for (int device = 0; device < device_count; ++device)
           hanging += is_in_call(device) ? 1 : 0;
-        fail(culprit, "run: no progress before the deadline" + standing(culprit), nullptr);
+        stop(culprit, "run: no progress before the deadline" + standing(culprit));
         countdown<steady> moment(std::chrono::milliseconds(400));
         while (running.load(std::memory_order_seq_cst) > hanging && !moment.is_over())
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -323,26 +322,18 @@ struct thread_board {
   }
   //! After an errand or a step. @throws run_error where it has failed.
   void raise_failure() {
-    int const device = failed_device.load(std::memory_order_acquire);
-    if (device == nothing)
+    if (failed_device.load(std::memory_order_acquire) == nothing)
       return;
     std::lock_guard const lock(guard);
-    if (failure == nullptr)
-      throw run_error(failure_text, device);
-    try {
-      std::rethrow_exception(failure);
-    } catch (...) {
-      std::throw_with_nested(run_error(failure_text, device));
-    }
+    std::rethrow_exception(failure);
   }
   //! Notes the first failure and ends the step on all devices.
-  void fail(int device, std::string text, std::exception_ptr cause) {
+  void fail(int device, std::exception_ptr why) {
     {
       std::lock_guard const lock(guard);
       if (failed_device.load(std::memory_order_relaxed) != nothing)
         return;
-      failure_text = std::move(text);
-      failure = std::move(cause);
+      failure = std::move(why);
       failed_device.store(device, std::memory_order_seq_cst);
     }
     if (now == nullptr)
@@ -352,12 +343,19 @@ struct thread_board {
       threads[thread].door.open();
   }
 
-  //! Notes what a call for a device has thrown. @pre called from a handler.
+  //! The same for a reason of the runner's own.
+  void stop(int device, std::string const& sentence) {
+    fail(device, std::make_exception_ptr(run_error(sentence, device)));
+  }
+  //! The same for what a call for a device has thrown. @pre called from a handler.
   void note(int device) {
-    fail(device,
-         "run: device " + std::to_string(device) + " failed in " + call_of(device) + ": " +
-           words_of_exception(),
-         std::current_exception());
+    try {
+      std::throw_with_nested(run_error("run: device " + std::to_string(device) + " failed in " +
+                                         call_of(device) + ": " + words_of_exception(),
+                                       device));
+    } catch (...) {
+      fail(device, std::current_exception());
+    }
   }
 
   //! @return whether this thread has the device in hand now, which has not ended.

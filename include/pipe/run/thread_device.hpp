@@ -171,15 +171,12 @@ advance_device(thread_board& board, Stages& stages, int device, int thread, erra
 //! Advances the devices of a thread until none is left. It may be given further ones in a step.
 template <class Stages>
 void run_devices(thread_board& board, Stages& stages, int thread, errand what) noexcept {
-  auto const advance = [&](int device) {
-    if (board.can_go_on(device))
-      (void)advance_device(board, stages, device, thread, what);
-    return false;
-  };
   auto const can_go_on = [&](int device) { return board.can_go_on(device); };
   auto const come = [&] { return !board.has_any(thread) || board.any_of(thread, can_go_on); };
   while (board.has_any(thread)) {
-    (void)board.any_of(thread, advance);
+    for (int device = 0; device < board.device_count; ++device)
+      if (board.thread_of(device) == thread && board.can_go_on(device))
+        (void)advance_device(board, stages, device, thread, what);
     if (!spin_until(board.spin(0), come))
       board.threads[thread].door.wait(come);
   }
