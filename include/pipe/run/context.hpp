@@ -98,14 +98,14 @@ struct context {
   //! not do their part any more.
   bool abandoned = false;
 
+  //! The number of stages before this one (step -1) or after it (1).
+  [[nodiscard]] constexpr int neighbours(int step) const noexcept {
+    return detail::stage_graph{edges, extents.stages()}.neighbours({stage, chunk, chunks}, step);
+  }
   //! A pass that has no input of another one: it reads the data.
-  [[nodiscard]] constexpr bool first_stage() const noexcept {
-    return detail::stage_graph{edges, extents.stages()}.neighbours({stage, chunk, chunks}, -1) == 0;
-  }
+  [[nodiscard]] constexpr bool first_stage() const noexcept { return neighbours(-1) == 0; }
   //! A pass whose output nobody reads: it makes the loss.
-  [[nodiscard]] constexpr bool last_stage() const noexcept {
-    return detail::stage_graph{edges, extents.stages()}.neighbours({stage, chunk, chunks}, 1) == 0;
-  }
+  [[nodiscard]] constexpr bool last_stage() const noexcept { return neighbours(1) == 0; }
   //! The first chunk of its sequence: forward passes begin with it.
   [[nodiscard]] constexpr bool first_chunk() const noexcept { return chunk == 0; }
   //! The last chunk of its sequence: backward passes begin with it.
@@ -156,9 +156,7 @@ instances_of(flow const& declared, effect const& one, context const& where) noex
   int const step = one.stage == of_stage::own
                      ? to_readers(where.edges, declared.reader_step[one.of])
                      : step_to(one.stage);
-  int const all = step == 0 ? 1
-                            : stage_graph{where.edges, where.extents.stages()}.neighbours(
-                                {where.stage, where.chunk, where.chunks}, step);
+  int const all = step == 0 ? 1 : where.neighbours(step);
   bool const each = one.stage != of_stage::own || of.instance == datum::per::reader;
   return of.only_chunked && where.extents.chunks == 1 ? 0 : each || all == 0 ? all : 1;
 }

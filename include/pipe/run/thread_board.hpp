@@ -64,7 +64,7 @@ namespace detail {
 
 using steady = std::chrono::steady_clock;
 
-//! Nobody has a device in hand that has ended its errand.
+//! In the hand of nobody: a device that has ended its errand.
 inline constexpr int at_home = nothing - 1;
 
 //! A device of a runner.
@@ -228,10 +228,8 @@ struct thread_board {
       if (other_before)
         passes.lie_in(slots(next.lowered, device));
       passes.begin();
-      device_standing& its = devices[device];
-      its.position.store(0, std::memory_order_relaxed);
-      its.waits_on.store(nothing, std::memory_order_relaxed);
-      its.next = 0;
+      devices[device].position.store(0, std::memory_order_relaxed);
+      devices[device].next = 0;
     }
     if (chooses())
       active = long_passes ? device_count : cores;
