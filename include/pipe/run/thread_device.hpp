@@ -96,11 +96,7 @@ struct thread_device {
     }
   }
 
-  [[nodiscard]] bool begins_again() {
-    if (passes.begins_again())
-      messages.leave_some();
-    return passes.begins_again();
-  }
+  [[nodiscard]] bool begins_again() const noexcept { return passes.begins_again(); }
 
   void finish() { passes.finish(*this); }
 
