@@ -67,7 +67,7 @@ inline delays delays_of(pp::timetable_view ran) {
         if (entry < 0 || ran.ends[entry] <= before)
           continue;
         before = ran.ends[entry];
-        crossed = pp::device_of(ran, needed.stage(k), ran.passes[i].microbatch) != device;
+        crossed = pp::device_of(ran, needed[k].stage, ran.passes[i].microbatch) != device;
       }
       if (before >= 0)
         (crossed ? message : own).push_back(ran.starts[i] - before);

@@ -10,10 +10,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -299,10 +301,10 @@ private:
   }
 
   //! Lists rows. @throws std::invalid_argument where there are more than a kind may have.
-  template <int Most>
+  template <std::size_t Most>
   constexpr void
   list(int kind, flow_set rows, kind_links::number (&into)[Most], char const* rule) const {
-    require(std::popcount(rows) <= Most, flow_.kinds[kind], rule);
+    require(std::cmp_less_equal(std::popcount(rows), Most), flow_.kinds[kind], rule);
     for (kind_links::number* next = into; rows != 0; rows &= rows - 1)
       *next++ = static_cast<kind_links::number>(std::countr_zero(rows));
   }
