@@ -6,7 +6,6 @@
 
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
-#include <pipe/plan/lower/data_uses.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/sizes.hpp>
 
@@ -41,23 +40,6 @@ bytes_for(Sizes const& sizes, datum const& of, pass const& maker, auto const& re
     if (of.instance == datum::per::reader)
       return sizes.bytes(made_in, maker, reader());
   return sizes.bytes(made_in, maker);
-}
-
-//! The bytes of a copy: as large as its end on the device; one that has none is sized by the host's
-//! slots.
-template <buffer_sizes Sizes>
-[[nodiscard]] constexpr std::int64_t
-bytes_of_copy(data_uses const& uses, pass const& work, Sizes const& sizes) {
-  flow const& declared = *uses.over.declared;
-  slot_class sized{};
-  bool found = false; // on the device
-  for (data_use const& use : uses[work])
-    if (bool const on_device = declared.data[use.of].lives == residence::device;
-        on_device || !(found || use.orders)) {
-      sized = static_cast<slot_class>(use.pool);
-      found = on_device;
-    }
-  return sizes.bytes(sized, work);
 }
 
 //! True for a pool whose slots lie on the host.

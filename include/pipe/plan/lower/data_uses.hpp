@@ -21,7 +21,6 @@ namespace pipelining::inline v0_3::detail {
 
 //! Where an instance of a datum is on a device.
 struct held_datum {
-  std::int64_t bytes = 0;
   int slot = nothing;
   int maker = nothing;     //!< the item that made it, or that received it
   std::uint16_t pool = 0;  //!< of the slot
@@ -74,6 +73,7 @@ struct data_uses {
     int count = 0;
     int slots = 0;         //!< that a pass uses where stages are a chain
     int product = nothing; //!< the first instance of the first datum made for other stages
+    int copied = nothing;  //!< of a copy: the pool that gives its bytes, on the device if it can
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -178,6 +178,10 @@ struct data_uses {
     int const first = (*this)[maker].product; // with one reader at most
     return reader != 0 || first == nothing ? nothing : first + place_of(maker, row).unit;
   }
+  //! The datum of an instance.
+  [[nodiscard]] constexpr datum const& datum_of(int instance) const noexcept {
+    return over.declared->data[datum_on[instance / (width * unit_count) % lines]];
+  }
   //! How many instances there are.
   [[nodiscard]] constexpr int instances() const noexcept { return stage_count * row_size; }
   //! True when a pass brings a datum to life.
@@ -248,6 +252,9 @@ private:
         continue;
       result.slots += use.takes_part ? 1 : 0;
       result.product = result.product == nothing && is_product(use) ? use.first : result.product;
+      bool const on_device = declared.data[use.of].lives == residence::device;
+      if (is_copy(kind) && use.takes_part && (on_device || result.copied == nothing))
+        result.copied = use.pool;
       result.uses[result.count++] = use;
     }
   }

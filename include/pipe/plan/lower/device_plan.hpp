@@ -37,7 +37,11 @@ struct slot_pool {
   //! [slots][most users], `nothing` where there are none: the item that released it last and, where
   //! several streams can read its content, those that have.
   std::vector<int> users{};
-  std::vector<int> next{}; //!< [slots], of those free: the one that became free after it
+  struct slot {
+    std::int64_t bytes = 0; //!< of its content
+    int next = nothing;     //!< of a free one: the one that became free after it
+  };
+  std::vector<slot> slots{};
   int most_users = 1;
   int first = nothing; //!< of those free, to take next
   int last = nothing;  //!< of those free
@@ -46,30 +50,30 @@ struct slot_pool {
   //! Begins a device: there are no slots.
   void reset(int most) noexcept {
     users.clear();
-    next.clear();
+    slots.clear();
     most_users = most;
     first = peak = nothing;
   }
   //! The number of slots.
-  [[nodiscard]] int count() const noexcept { return static_cast<int>(next.size()); }
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(slots.size()); }
   //! The users of a slot.
   [[nodiscard]] int* users_of(int slot) noexcept { return users.data() + slot * most_users; }
   //! A slot for an item: the one that has been free the longest, or a new one.
   int take(int item_index) {
     if (int const slot = first; slot != nothing) {
-      first = next.data()[slot];
+      first = slots.data()[slot].next;
       return slot;
     }
     peak = item_index;
     users.resize(users.size() + static_cast<std::size_t>(most_users), nothing);
-    next.push_back(nothing);
+    slots.emplace_back();
     return count() - 1;
   }
   //! Gives a slot back after an item.
   void release(int slot, int item_index) noexcept {
-    (first == nothing ? first : next.data()[last]) = slot;
+    (first == nothing ? first : slots.data()[last].next) = slot;
     last = slot;
-    next.data()[slot] = nothing;
+    slots.data()[slot].next = nothing;
     *users_of(slot) = item_index;
   }
 };
@@ -193,13 +197,20 @@ private:
                                 "; a size must not be negative");
   }
   //! The bytes of a datum of the stage of a pass.
+  //! @param copied of a copy, the pool that gives its bytes
   //! @param number of several instances
-  [[nodiscard]] std::int64_t bytes_of(data_use const& use, pass const& work, int number) const {
-    if (is_copy(declared_[work.kind]))
-      return bytes_of_copy(uses_, work, sizes_);
+  [[nodiscard]] std::int64_t
+  bytes_of(data_use const& use, pass const& work, int copied, int number) const {
+    if (copied != nothing)
+      return sizes_.bytes(static_cast<slot_class>(copied), work);
     return bytes_for(sizes_, declared_.data[use.of], work, [&]() -> int {
       return use.reader == 0 ? nothing : neighbour(over_, work, use.reader, number).stage;
     });
+  }
+
+  //! The bytes of the content of a slot.
+  std::int64_t& bytes_in(held_datum const& what) noexcept {
+    return pools_[what.pool].slots.data()[what.slot].bytes;
   }
 
   //! Uses slots that are given, one after the other. Each user needs the one before it, so that the
@@ -288,12 +299,14 @@ private:
       waits_.need(i, made.maker);
       sent_[at_.sent_count++] = i;
     } else if (step.what == operation::receive) {
-      product_reader const read = reader_of(over_, step.work, work_.message_of(step).number);
-      datum const& of = declared_.data[read.product];
-      held_datum& arrives = held_[product_of(step)];
+      int const product = product_of(step);
+      held_datum& arrives = held_[product];
+      datum const& of = uses_.datum_of(product);
       take(arrives, of.arrives_in, i);
-      arrives.bytes =
-        sized(of.arrives_in, bytes_for(sizes_, of, step.work, [&] { return read.stage; }));
+      bytes_in(arrives) =
+        sized(of.arrives_in, bytes_for(sizes_, of, step.work, [&] {
+                return reader_of(over_, step.work, work_.message_of(step).number).stage;
+              }));
       work_.uses[step.first_use] = in_slot(arrives, slot_place::outputs);
     } else {
       at_.last_scatter = step.completes_stage ? i : at_.last_scatter;
@@ -365,7 +378,8 @@ private:
     pass const& work = step.work;
     pass_place const place = uses_.place_of(work, row_of(work));
     use* next = work_.uses + step.first_use;
-    for (data_use const& use : uses_[work]) {
+    data_uses::list const& all = uses_[work];
+    for (data_use const& use : all) {
       if (LooksUp && use.orders && use.what == does::makes)
         held(use, work, place).maker = i;
       else if (LooksUp && use.orders)
@@ -381,7 +395,7 @@ private:
         else
           waits_.need(i, datum.maker);
         if (use.stage == 0)
-          datum.bytes = sized(use.pool, bytes_of(use, work, number));
+          bytes_in(datum) = sized(use.pool, bytes_of(use, work, all.copied, number));
         if (use.stage == 0 && !use.whole) // chunks change it, so all that use it do so in turn
           datum.maker = i;
         next[number] = in_slot(datum, use.at);
@@ -404,8 +418,8 @@ private:
     }
   }
   //! How an item uses the slot of a datum.
-  [[nodiscard]] static constexpr use in_slot(held_datum const& what, slot_place place) noexcept {
-    return {static_cast<slot_class>(what.pool), place, 1, what.slot, what.bytes};
+  [[nodiscard]] use in_slot(held_datum const& what, slot_place place) noexcept {
+    return {static_cast<slot_class>(what.pool), place, 1, what.slot, bytes_in(what)};
   }
 
   //! Where a walk is in its device.
