@@ -37,11 +37,11 @@ struct slot_pool {
   //! [slots][most users], `nothing` where there are none: the item that released it last and, where
   //! several streams can read its content, those that have.
   std::vector<int> users{};
-  struct slot {
-    std::int64_t bytes = 0; //!< of its content
-    int next = nothing;     //!< of a free one: the one that became free after it
+  struct content {
+    std::int64_t bytes = 0;
+    int next = nothing; //!< of a free slot: the one that became free after it
   };
-  std::vector<slot> slots{};
+  std::vector<content> slots{};
   int most_users = 1;
   int first = nothing; //!< of those free, to take next
   int last = nothing;  //!< of those free
