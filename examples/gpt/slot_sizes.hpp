@@ -200,7 +200,7 @@ template <class Sizes>
   auto const change = [&](pp::pass const& what, bool ends) {
     std::int64_t more = 0;
     for (auto const pool : pools)
-      if (auto const slots = pp::detail::effect_on(declared, pool).change(table.over, what, ends))
+      if (auto const slots = pp::detail::pool_effect(declared, pool).change(table.over, what, ends))
         more += slots * sizes.bytes(pool, what);
     int const chunks = table.over.chunks_of(what.microbatch);
     auto const calls = declared[what.kind].calls;

@@ -191,7 +191,7 @@ template <class Sink>
 void write_peaks(Sink& sink, flow_labels const& labels, pipelining::timetable_view const& table) {
   for (int const pool : labels.sorted) {
     auto const of = static_cast<pipelining::slot_class>(pool);
-    auto const effect = pipelining::detail::effect_on(*table.over.declared, of);
+    pipelining::detail::pool_effect const effect(*table.over.declared, of);
     auto const none = [](int const(&counts)[pipelining::flow::most_kinds]) {
       return std::all_of(std::begin(counts), std::end(counts), [](int n) { return n == 0; });
     };

@@ -9,6 +9,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/lower/global_order.hpp>
 #include <pipe/run/context.hpp>
 
 #include <algorithm>
@@ -120,7 +121,7 @@ neighbours_of(pipelining::pipeline_view const& over,
 // What all passes read, one after the other in the order of their starts.
 inline digests interpret(pipelining::timetable_view table, edge_list const& edges) {
   pipelining::pipeline_view const over = table.over;
-  std::vector<int> order = pipelining::detail::global_order(table);
+  std::vector<int> order = pipelining::detail::order_merge(table).run();
   std::map<std::array<int, 5>, std::uint64_t> values; // by datum, stage, microbatch, chunk, reader
   digests result;
   for (int const entry : order) {

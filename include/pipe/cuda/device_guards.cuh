@@ -56,16 +56,12 @@ public:
   //! Before a pass or a receive is enqueued on the same stream: poisons the slots that it is the
   //! first to write.
   void before(item const& step, cudaStream_t on) {
-    rooms::visit_opened(
-      slots_.work, slots_.device, step, [&](use const& which, std::int64_t bytes) {
-        rooms::slot_layout const& layout = slots_.work.layout(slots_.device, which.of);
-        if (!slots_.guards(which.of))
-          return;
-        std::byte* const start = slots_.memory + slots_.place(which);
-        fill(start, rooms::poison_byte, bytes, on);
-        fill(start + bytes, rooms::guard_byte, layout.asked - bytes, on);
-        used(which) = bytes;
-      });
+    rooms::visit_opened(slots_, step, [&](use const& which, std::int64_t bytes) {
+      std::byte* const start = slots_.start_of(which);
+      fill(start, rooms::poison_byte, bytes, on);
+      fill(start + bytes, rooms::guard_byte, slots_.layout_of(which.of).asked - bytes, on);
+      used(which) = bytes;
+    });
   }
 
   //! After a pass on the same stream: keeps the ends of its outputs for others.
@@ -76,7 +72,7 @@ public:
       });
     for (; at != outputs_.end() && at->item_index == item_index; ++at)
       check(cudaMemcpyAsync(ends_.data() + (at - outputs_.begin()) * end_bytes,
-                            slots_.memory + slots_.place(at->into) + at->bytes - kept(*at),
+                            slots_.start_of(at->into) + at->bytes - kept(*at),
                             static_cast<std::size_t>(kept(*at)),
                             cudaMemcpyDeviceToDevice,
                             on),
@@ -172,11 +168,8 @@ private:
     if (from == to)
       return;
     std::vector<std::byte> found(static_cast<std::size_t>(to - from));
-    check(cudaMemcpyAsync(found.data(),
-                          slots_.memory + slots_.place(which) + from,
-                          found.size(),
-                          cudaMemcpyDeviceToHost,
-                          on),
+    check(cudaMemcpyAsync(
+            found.data(), slots_.start_of(which) + from, found.size(), cudaMemcpyDeviceToHost, on),
           "cudaMemcpyAsync");
     check(cudaStreamSynchronize(on), "cudaStreamSynchronize");
     auto const changed = std::find_if(
@@ -205,7 +198,7 @@ private:
     for (item const& step : slots_.work.program_of(slots_.device)) {
       bool has = false;
       if (step.what == operation::run)
-        rooms::visit_handed(slots_.work, slots_.device, step, [&](use const& each, std::int64_t) {
+        rooms::visit_handed(slots_, step, [&](use const& each, std::int64_t) {
           has = has || (each.of == which.of && each.index == which.index);
         });
       if (has && ++named <= 4)

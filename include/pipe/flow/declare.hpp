@@ -30,6 +30,12 @@ struct numbered_kind {
   return number < slot_classes && of != slot_class::tied_gradient && of != slot_class::totals &&
          of != slot_class::copied_gradient;
 }
+//! Refuses what a kind does with a datum.
+constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, char const* rule) {
+  if (!holds)
+    throw std::invalid_argument(std::string("flow: kind '") + kind.word.c_str() + "' and datum '" +
+                                of.word.c_str() + "': " + rule);
+}
 [[nodiscard]] constexpr bool ends(flow_word const& word) noexcept {
   return word.text[sizeof word.text - 1] == '\0';
 }
@@ -53,37 +59,41 @@ struct numbered_kind {
 [[nodiscard]] constexpr bool
 is_late_user(flow_resolution const& work, int user, int freer, int of) noexcept {
   bool uses = false;
-  for (effect const& one : work.of().kinds[user]) {
+  for (effect const& one : work.target.kinds[user]) {
     bool const about = user != freer && one.of == of && one.stage == of_stage::own;
     if (about && one.what == does::frees)
       return false;
     uses = uses || (about && has_slot(one.what));
   }
-  return uses && (work.reached(freer) & work.made(user)) == 0;
+  return uses && (work.rows_of[freer].reached & work.rows_of[user].made) == 0;
 }
 
 //! Makes the kind that frees a datum run after all its users. Where the flow does not say so, the
 //! kind follows what the users make, if each unit has that.
 constexpr void follow_users(flow_resolution& work, int freer) {
-  flow const& declared = work.of();
-  kind_of_pass const& kind = declared.kinds[freer];
+  flow const& declared = work.target;
+  kind_of_pass& kind = work.target.kinds[freer];
+  kind_rows& own = work.rows_of[freer];
   int const count = kind.effect_count;
   for (int i = 0; i < count; ++i)
     for (int user = 0; user < declared.kind_count; ++user) {
       int const of = kind.effects[i].of;
       if (kind.effects[i].what != does::frees ||
           declared.data[of].instance == datum::per::microbatch ||
-          !is_late_user(work, user, freer, of) || (work.reached(user) & work.made(freer)) != 0 ||
+          !is_late_user(work, user, freer, of) || (work.rows_of[user].reached & own.made) != 0 ||
           kind.effect_count == kind_of_pass::most_effects)
         continue;
       int made = 0;
       while (made < declared.data_count &&
-             !(declared.data[made].wanted && holds(work.makers(made), user) &&
-               work.makers(made) == declared.makers[declared.row_of[made]] &&
+             !(declared.data[made].wanted && holds(work.makers[made], user) &&
+               work.makers[made] == declared.makers[declared.row_of[made]] &&
                is_on_all_stages(declared, made)))
         ++made;
-      if (made < declared.data_count) // else the rules refuse it
-        work.follow(freer, made);
+      if (made == declared.data_count)
+        continue; // the rules refuse it
+      kind.effects[kind.effect_count++] = {does::follows, static_cast<std::uint8_t>(made)};
+      own.own |= only(declared.row_of[made]);
+      work.reach();
     }
 }
 
@@ -97,14 +107,14 @@ constexpr bool has_wrong_set(flow_resolution const& work,
                              flow_set chosen,
                              flow_set made,
                              int& left) {
-  flow const& declared = work.of();
+  flow const& declared = work.target;
   while (kind < declared.kind_count && !declared.kinds[kind].exists())
     ++kind;
   if (--left < 0)
     return true;
   if (kind == declared.kind_count)
     return !uses_all_data(users, chosen);
-  flow_set const makes = work.made(kind);
+  flow_set const makes = work.rows_of[kind].made;
   if ((made & makes) == 0 &&
       has_wrong_set(work, users, kind + 1, chosen | only(kind), made | makes, left))
     return true;
@@ -118,7 +128,7 @@ constexpr bool has_wrong_set(flow_resolution const& work,
 //! Whether a unit may make every row once and still be wrong. After 1,024 sets of kinds without an
 //! answer it counts as one that may: units are looked at then.
 [[nodiscard]] constexpr bool has_choices(flow_resolution const& work) {
-  flow const& declared = work.of();
+  flow const& declared = work.target;
   data_users const users(declared);
   for (int of = 0; of < declared.data_count; ++of)
     if (is_read_elsewhere(declared, of) && !users.fill_row(declared, of))
@@ -154,7 +164,7 @@ public:
   constexpr void check_uses(flow_resolution const& work) const {
     for (int of = 0; of < flow_.data_count; ++of)
       if (is_read_elsewhere(flow_, of))
-        check_sent(of, work.makers(of));
+        check_sent(of, work.makers[of]);
       else
         require(flow_.data[of].instance != datum::per::reader,
                 flow_.data[of],
@@ -340,7 +350,7 @@ private:
               kind,
               flow_.data[one.of],
               "a pass makes one datum for other stages; let a second kind make the other one");
-      slot_place const place = flow_.place_of(number, i);
+      slot_place const place = flow_.places[index_of(number)][i];
       require(kind.calls != stage_call::copy || is_copy(kind) || place == slot_place::none ||
                 !brings(one),
               kind,
@@ -412,7 +422,7 @@ private:
       "order; let it add to a datum, too");
     bool const frees = user != freer && has_effect(flow_.kinds[user], does::frees, of);
     require(!frees || freed.instance != datum::per::microbatch ||
-              (work.made(freer) & work.made(user)) != 0,
+              (work.rows_of[freer].made & work.rows_of[user].made) != 0,
             kind,
             freed,
             "another kind frees it for the same microbatch; let one of them read it");

@@ -306,7 +306,11 @@ struct flow {
                                         //!< it, `group_step` where those of the group do
   bool freed[most_data]{};              //!< by datum: a kind frees it
   detail::kind_links links[most_kinds][2]{}; //!< [kind][1 where a stage comes after, else 0]
-  detail::slot_place places[most_kinds][kind_of_pass::most_effects]{}; //!< [kind][effect]
+  //! [kind][effect], the member of a context that hands a pass the slot of an effect. The first
+  //! datum of each pool of what stays has a member of its own. All others stand in `inputs` or,
+  //! where the pass brings them to life, in `outputs`, in the order of the effects; what is not
+  //! there on a stage takes no place. A copy has one of each.
+  detail::slot_place places[most_kinds][kind_of_pass::most_effects]{};
   int engine_row[engine_count] = {
     0, -1, -1, -1};             //!< which row of a device an engine is, -1 for none
   int engines = 1;              //!< rows of passes of a device
@@ -356,15 +360,6 @@ struct flow {
   //! @brief The word of a kind in sentences; "unknown" for one that the flow does not have.
   [[nodiscard]] constexpr char const* word(pass_kind kind) const noexcept {
     return has(kind) ? (*this)[kind].word.c_str() : "unknown";
-  }
-  //! @brief The member of a context that hands a pass the slot of one of its effects.
-  //!
-  //! The first datum of each pool of what stays has a member of its own. All others stand in
-  //! `inputs` or, where the pass brings them to life, in `outputs`, in the order of the effects;
-  //! what is not there on a stage takes no place. A copy has one of each.
-  //! @pre 0 <= number < effects of the kind @complexity O(1).
-  [[nodiscard]] constexpr detail::slot_place place_of(pass_kind kind, int number) const noexcept {
-    return places[detail::index_of(kind)][number];
   }
   //! @brief True for the kinds that add to the weight gradients of their stage, which lie nowhere
   //! that the library knows of.

@@ -15,6 +15,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace pipelining::inline v0_3::detail {
@@ -29,32 +30,24 @@ using flow_set = std::uint64_t;
   return (set >> static_cast<unsigned>(member) & 1u) != 0;
 }
 
-[[noreturn]] inline void refuse_flow(std::string const& subject, char const* rule) {
-  throw std::invalid_argument("flow: " + subject + " " + rule);
-}
-//! Three ways to name who breaks a rule. The rule is a literal in each call, so that compilers
-//! print it where a flow is a constant.
-constexpr void require(bool holds, datum const& of, char const* rule) {
+//! Refuses a flow with a datum or a kind that breaks a rule. The rule is a literal in each call, so
+//! that compilers print it where a flow is a constant.
+template <class Part>
+constexpr void require(bool holds, Part const& part, char const* rule) {
   if (!holds)
-    refuse_flow(std::string("datum '") + of.word.c_str() + "'", rule);
-}
-constexpr void require(bool holds, kind_of_pass const& kind, char const* rule) {
-  if (!holds)
-    refuse_flow(std::string("kind '") + kind.word.c_str() + "'", rule);
-}
-constexpr void require(bool holds, kind_of_pass const& kind, datum const& of, char const* rule) {
-  if (!holds)
-    refuse_flow(
-      std::string("kind '") + kind.word.c_str() + "' and datum '" + of.word.c_str() + "':", rule);
+    throw std::invalid_argument(
+      std::string(std::is_same_v<Part, datum> ? "flow: datum '" : "flow: kind '") +
+      part.word.c_str() + "' " + rule);
 }
 
 [[nodiscard]] constexpr bool lies_in_slots(datum const& of) noexcept {
   return of.lives != residence::nowhere;
 }
-//! The reads of a kind, before implied ones are left out.
-struct kind_reads {
-  flow_set own = 0;
-  flow_set reached = 0; //!< own rows that it waits for, directly or through others, and its own
+//! The rows of a kind, before implied waits are left out.
+struct kind_rows {
+  flow_set made = 0;
+  flow_set own = 0;     //!< of its own stage, that it reads
+  flow_set reached = 0; //!< of its own stage, that it has waited for or makes
   int input = kind_links::none;
   int input_step = 0;
 };
@@ -100,69 +93,57 @@ struct data_users {
 }
 
 //! Works out the links of a flow whose data and kinds are in place.
-class flow_resolution {
-public:
+struct flow_resolution {
+  flow& target;
+  kind_rows rows_of[flow::most_kinds]{};
+  flow_set makers[flow::most_data]{}; //!< by datum: the kinds that make it or add to it
+
   //! Finds out what every kind makes and waits for.
   //! @throws std::invalid_argument with a sentence, where there is no such flow.
-  constexpr explicit flow_resolution(flow& target) : flow_(target) {
+  constexpr explicit flow_resolution(flow& of) : target(of) {
     number_engines();
     number_rows();
     find_readers();
-    for (int kind = 0; kind < flow_.kind_count; ++kind)
-      if (flow_.kinds[kind].exists()) {
+    for (int kind = 0; kind < target.kind_count; ++kind)
+      if (target.kinds[kind].exists()) {
         read_effects(kind);
         place_slots(static_cast<pass_kind>(kind));
       }
     reach();
   }
-  //! Lets a kind wait for whoever made a datum of its own stage.
-  constexpr void follow(int kind, int datum) {
-    kind_of_pass& follower = flow_.kinds[kind];
-    follower.effects[follower.effect_count++] = {does::follows, static_cast<std::uint8_t>(datum)};
-    reads_[kind].own = reads_[kind].own | only(flow_.row_of[datum]);
-    reach();
-  }
   //! Writes the links, without waits that others imply.
   //! @throws std::invalid_argument with a sentence, where a pass would have too many.
   constexpr void link() {
-    for (int kind = 0; kind < flow_.kind_count; ++kind)
-      if (flow_.kinds[kind].exists())
+    for (int kind = 0; kind < target.kind_count; ++kind)
+      if (target.kinds[kind].exists())
         for (int after = 0; after < 2; ++after)
           link(kind, after == 1);
   }
-  [[nodiscard]] constexpr flow const& of() const noexcept { return flow_; }
-  //! The kinds that make a datum or add to it.
-  [[nodiscard]] constexpr flow_set makers(int datum) const noexcept { return makers_[datum]; }
-  //! The rows that a kind makes.
-  [[nodiscard]] constexpr flow_set made(int kind) const noexcept { return made_[kind]; }
-  //! The rows of its own stage that a kind has waited for, and its own.
-  [[nodiscard]] constexpr flow_set reached(int kind) const noexcept { return reads_[kind].reached; }
 
-private:
   constexpr void number_engines() {
     for (int on = 1; on < flow::engine_count; ++on)
-      for (kind_of_pass const& kind : flow_.kinds)
-        if (kind.exists() && static_cast<int>(kind.on) == on && flow_.engine_row[on] < 0)
-          flow_.engine_row[on] = flow_.engines++;
+      for (kind_of_pass const& kind : target.kinds)
+        if (kind.exists() && static_cast<int>(kind.on) == on && target.engine_row[on] < 0)
+          target.engine_row[on] = target.engines++;
   }
 
   //! Data whose makers make another datum too share its row.
   constexpr void number_rows() {
-    for (int of = 0; of < flow_.data_count; ++of) {
-      flow_set& makers = makers_[of];
-      for (int kind = 0; kind < flow_.kind_count; ++kind)
-        if (brings(flow_.kinds[kind], of))
-          makers = makers | only(kind);
-      require(makers != 0, flow_.data[of], "is made by no kind; let one make it");
+    for (int of = 0; of < target.data_count; ++of) {
+      flow_set& made_by = makers[of];
+      for (int kind = 0; kind < target.kind_count; ++kind)
+        if (brings(target.kinds[kind], of))
+          made_by |= only(kind);
+      require(made_by != 0, target.data[of], "is made by no kind; let one make it");
       int row = 0;
-      while (row < flow_.rows && (makers & ~flow_.makers[row]) != 0)
+      while (row < target.rows && (made_by & ~target.makers[row]) != 0)
         ++row;
-      if (row == flow_.rows) {
-        flow_.makers[row] = makers;
-        ++flow_.rows;
+      if (row == target.rows) {
+        target.makers[row] = made_by;
+        ++target.rows;
       }
-      flow_.row_of[of] = static_cast<std::int8_t>(row);
-      flow_.wanted[row] = flow_.wanted[row] || flow_.data[of].wanted;
+      target.row_of[of] = static_cast<std::int8_t>(row);
+      target.wanted[row] = target.wanted[row] || target.data[of].wanted;
     }
   }
 
@@ -171,31 +152,31 @@ private:
   constexpr void find_readers() {
     int pool_step[slot_classes]{};
     bool both_ways[slot_classes]{};
-    for (kind_of_pass const& kind : flow_.kinds) {
-      flow_.scatters =
-        flow_.scatters || (kind.exists() && kind.calls == stage_call::scatter_gradients);
+    for (kind_of_pass const& kind : target.kinds) {
+      target.scatters =
+        target.scatters || (kind.exists() && kind.calls == stage_call::scatter_gradients);
       for (effect const& one : kind) {
-        flow_.freed[one.of] = flow_.freed[one.of] || one.what == does::frees;
-        flow_.has_needs = flow_.has_needs || one.what == does::needs;
+        target.freed[one.of] = target.freed[one.of] || one.what == does::frees;
+        target.has_needs = target.has_needs || one.what == does::needs;
         if (one.stage == of_stage::own)
           continue;
-        flow_.reader_step[one.of] = static_cast<std::int8_t>(step_back(one.stage));
-        flow_.reads_in_groups = flow_.reads_in_groups || one.stage == of_stage::group;
-        flow_.reads_beside = flow_.reads_beside || kind.on != engine::compute;
-        int& step = pool_step[flow_.data[one.of].pool];
-        bool& both = both_ways[flow_.data[one.of].pool];
-        both = both || (step != 0 && step != flow_.reader_step[one.of]);
-        step = flow_.reader_step[one.of];
+        target.reader_step[one.of] = static_cast<std::int8_t>(step_back(one.stage));
+        target.reads_in_groups = target.reads_in_groups || one.stage == of_stage::group;
+        target.reads_beside = target.reads_beside || kind.on != engine::compute;
+        int& step = pool_step[target.data[one.of].pool];
+        bool& both = both_ways[target.data[one.of].pool];
+        both = both || (step != 0 && step != target.reader_step[one.of]);
+        step = target.reader_step[one.of];
       }
     }
-    for (int of = 0; of < flow_.data_count; ++of) {
-      int const pool = flow_.data[of].pool;
-      if (flow_.reader_step[of] != 0 || !lies_in_slots(flow_.data[of]) || both_ways[pool])
+    for (int of = 0; of < target.data_count; ++of) {
+      int const pool = target.data[of].pool;
+      if (target.reader_step[of] != 0 || !lies_in_slots(target.data[of]) || both_ways[pool])
         continue;
-      bool const follows = is_worked_in(of) && flow_.data[of].instance != datum::per::microbatch;
-      flow_.reader_step[of] = static_cast<std::int8_t>(follows ? pool_step[pool] : 0);
-      require(pool_step[pool] == 0 || flow_.freed[of],
-              flow_.data[of],
+      bool const follows = is_worked_in(of) && target.data[of].instance != datum::per::microbatch;
+      target.reader_step[of] = static_cast<std::int8_t>(follows ? pool_step[pool] : 0);
+      require(pool_step[pool] == 0 || target.freed[of],
+              target.data[of],
               "lies in a pool of what other stages read, but they do not read it and nobody frees "
               "it; let a kind free it, or put it into another pool");
     }
@@ -203,7 +184,7 @@ private:
 
   //! True where every kind that has to do with a datum makes it and frees it.
   [[nodiscard]] constexpr bool is_worked_in(int of) const noexcept {
-    for (kind_of_pass const& kind : flow_.kinds) {
+    for (kind_of_pass const& kind : target.kinds) {
       if (std::ranges::count(kind, of, &effect::of) == 1)
         return false;
     }
@@ -211,46 +192,44 @@ private:
   }
 
   constexpr void read_effects(int kind) {
-    kind_of_pass const& declared = flow_.kinds[kind];
-    kind_reads& reads = reads_[kind];
+    kind_of_pass const& declared = target.kinds[kind];
+    kind_rows& reads = rows_of[kind];
     for (effect const& one : declared) {
       if (one.what == does::needs)
         continue;
-      int const row = flow_.row_of[one.of];
+      int const row = target.row_of[one.of];
       if (brings(one)) {
-        made_[kind] = made_[kind] | only(row);
-        continue;
+        reads.made |= only(row);
+      } else if (one.stage == of_stage::own) {
+        reads.own |= only(row);
+      } else {
+        reads.input = row;
+        reads.input_step = step_to(one.stage);
       }
-      if (one.stage == of_stage::own) {
-        reads.own = reads.own | only(row);
-        continue;
-      }
-      reads.input = row;
-      reads.input_step = step_to(one.stage);
     }
-    require(made_[kind] != 0,
+    require(reads.made != 0,
             declared,
             "makes nothing, so nobody can tell that it has run; let it make a datum that lies "
             "nowhere");
-    reads.own = reads.own & ~made_[kind];
+    reads.own &= ~reads.made;
   }
 
-  //! Where a pass has the slots of its effects, see `place_of`.
+  //! Where a pass has the slots of its effects, see `flow::places`.
   constexpr void place_slots(pass_kind number) {
-    kind_of_pass const& kind = flow_[number];
-    slot_place* const places = flow_.places[index_of(number)];
+    kind_of_pass const& kind = target[number];
+    slot_place* const places = target.places[index_of(number)];
     for (int i = 0; i < kind.effect_count; ++i) {
       effect const& one = kind.effects[i];
-      if (!lies_in_slots(flow_.data[one.of]) || !has_slot(one.what))
+      if (!lies_in_slots(target.data[one.of]) || !has_slot(one.what))
         continue;
       if (int const first = first_on_datum(kind, i); first != i) {
         places[i] = places[first];
         continue;
       }
-      auto const pool = static_cast<slot_class>(flow_.data[one.of].pool);
+      auto const pool = static_cast<slot_class>(target.data[one.of].pool);
       slot_place const member = member_of(pool);
       bool stays = one.stage == of_stage::own && member != slot_place::none && !is_copy(kind) &&
-                   (member != slot_place::activation || pool == activation_class(flow_, number));
+                   (member != slot_place::activation || pool == activation_class(target, number));
       for (int k = 0; k < i; ++k)
         stays = stays && places[k] != member;
       places[i] = stays ? member : brings(one) ? slot_place::outputs : slot_place::inputs;
@@ -260,27 +239,27 @@ private:
   //! The rows of its own stage that every maker of `row` has waited for.
   [[nodiscard]] constexpr flow_set reached_by_all_makers(int row) const noexcept {
     flow_set result = ~flow_set{0};
-    for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
-      result &= reads_[std::countr_zero(left)].reached;
+    for (flow_set left = target.makers[row]; left != 0; left &= left - 1)
+      result &= rows_of[std::countr_zero(left)].reached;
     return result;
   }
   [[nodiscard]] constexpr bool all_makers_read(int row, int input, int step) const noexcept {
-    for (flow_set left = flow_.makers[row]; left != 0; left &= left - 1)
-      if (kind_reads const& reads = reads_[std::countr_zero(left)];
+    for (flow_set left = target.makers[row]; left != 0; left &= left - 1)
+      if (kind_rows const& reads = rows_of[std::countr_zero(left)];
           reads.input != input || reads.input_step != step)
         return false;
     return true;
   }
 
   constexpr void reach() {
-    for (int kind = 0; kind < flow_.kind_count; ++kind)
-      reads_[kind].reached = reads_[kind].own | made_[kind];
+    for (int kind = 0; kind < target.kind_count; ++kind)
+      rows_of[kind].reached = rows_of[kind].own | rows_of[kind].made;
     for (bool changed = true; changed;) {
       changed = false;
-      for (int kind = 0; kind < flow_.kind_count; ++kind) {
-        flow_set& reached = reads_[kind].reached;
+      for (int kind = 0; kind < target.kind_count; ++kind) {
+        flow_set& reached = rows_of[kind].reached;
         flow_set const before = reached;
-        for (flow_set left = reads_[kind].own; left != 0; left &= left - 1)
+        for (flow_set left = rows_of[kind].own; left != 0; left &= left - 1)
           reached |= reached_by_all_makers(std::countr_zero(left));
         changed = changed || reached != before;
       }
@@ -295,7 +274,7 @@ private:
     for (flow_set others = own & ~only(row); others != 0; others &= others - 1)
       if (holds(reached_by_all_makers(std::countr_zero(others)), row))
         return true;
-    kind_reads const& reads = reads_[kind];
+    kind_rows const& reads = rows_of[kind];
     return has_after && reads.input != kind_links::none && reads.input_step == 1 &&
            holds(reached_by_all_makers(reads.input), row) && all_makers_read(row, row, -1);
   }
@@ -304,19 +283,19 @@ private:
   template <std::size_t Most>
   constexpr void
   list(int kind, flow_set rows, kind_links::number (&into)[Most], char const* rule) const {
-    require(std::cmp_less_equal(std::popcount(rows), Most), flow_.kinds[kind], rule);
+    require(std::cmp_less_equal(std::popcount(rows), Most), target.kinds[kind], rule);
     for (kind_links::number* next = into; rows != 0; rows &= rows - 1)
       *next++ = static_cast<kind_links::number>(std::countr_zero(rows));
   }
   constexpr void link(int kind, bool has_after) {
-    kind_links& result = flow_.links[kind][has_after ? 1 : 0];
-    kind_reads const& reads = reads_[kind];
+    kind_links& result = target.links[kind][has_after ? 1 : 0];
+    kind_rows const& reads = rows_of[kind];
     list(kind,
-         made_[kind],
+         reads.made,
          result.made,
          "makes more than three rows of data; let the same kinds make what belongs together");
     for (int const row : result.made)
-      if (row != kind_links::none && flow_.wanted[row])
+      if (row != kind_links::none && target.wanted[row])
         ++result.wanted;
     flow_set own = reads.own;
     for (flow_set left = own; left != 0; left &= left - 1)
@@ -327,29 +306,24 @@ private:
          result.own,
          "waits for more than four rows of its own stage; let one of them wait for another");
     bool implied = reads.input == kind_links::none;
-    for (int row = 0; row < flow_.rows && !implied; ++row)
+    for (int row = 0; row < target.rows && !implied; ++row)
       implied = holds(reads.own, row) && all_makers_read(row, reads.input, reads.input_step);
     if (!implied) {
       result.input = static_cast<kind_links::number>(reads.input);
       result.input_step = static_cast<kind_links::number>(reads.input_step);
     }
     int products = 0;
-    for (effect const& one : flow_.kinds[kind]) {
+    for (effect const& one : target.kinds[kind]) {
       if (one.what == does::adds_to)
         result.chunk_step = one.order == effect::chunk_order::ascending ? -1 : 1;
-      if (one.what == does::makes && flow_.reader_step[one.of] != 0 && !flow_.freed[one.of]) {
+      if (one.what == does::makes && target.reader_step[one.of] != 0 && !target.freed[one.of]) {
         require(products < 3,
-                flow_.kinds[kind],
+                target.kinds[kind],
                 "makes more than three data for other stages; let a second kind make the others");
         result.products[products++] = static_cast<kind_links::number>(one.of);
       }
     }
   }
-
-  flow& flow_;
-  kind_reads reads_[flow::most_kinds]{};
-  flow_set made_[flow::most_kinds]{};
-  flow_set makers_[flow::most_data]{}; // by datum
 };
 
 //! A flow whose data and kinds are in place, and are known to keep the rules of `declare`: nothing

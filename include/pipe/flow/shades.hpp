@@ -8,7 +8,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/training.hpp>
 
-#include <algorithm>
 #include <array>
 #include <iterator>
 #include <string_view>

@@ -144,11 +144,6 @@ inline constexpr flow kinds_of_training = [] {
 }();
 static_assert(kinds_of_training.kind_named("keep_weights") == pass_kind::keep_weights);
 
-//! The definition of a kind of training.
-[[nodiscard]] constexpr kind_of_pass const& training_kind(pass_kind kind) noexcept {
-  return kinds_of_training[kind];
-}
-
 //! The kinds of training and others, with the data that all flows of training have. Nothing is
 //! worked out yet.
 [[nodiscard]] constexpr flow with_kinds(std::initializer_list<pass_kind> others) noexcept {
@@ -156,7 +151,7 @@ static_assert(kinds_of_training.kind_named("keep_weights") == pass_kind::keep_we
   result.kind_count = index_of(pass_kind::backward_weight) + 1;
   std::copy_n(kinds_of_training.kinds, result.kind_count, result.kinds);
   for (pass_kind const kind : others) {
-    result.kinds[index_of(kind)] = training_kind(kind);
+    result.kinds[index_of(kind)] = kinds_of_training[kind];
     result.kind_count = std::max(result.kind_count, index_of(kind) + 1);
   }
   return result;
@@ -167,7 +162,7 @@ static_assert(kinds_of_training.kind_named("keep_weights") == pass_kind::keep_we
 //! @brief A kind with its effects, and the letter and the word of a kind of training.
 [[nodiscard]] constexpr kind_of_pass
 declare_kind(pass_kind named, engine on, stage_call calls, std::initializer_list<effect> effects) {
-  kind_of_pass const& name = detail::training_kind(named);
+  kind_of_pass const& name = detail::kinds_of_training[named];
   return declare_kind(name.letter, name.word, on, calls, effects);
 }
 

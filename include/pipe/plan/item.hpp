@@ -152,13 +152,11 @@ namespace detail {
   return static_cast<int>(next);
 }
 
-//! True when two messages of a device are of one group.
-[[nodiscard]] constexpr bool same_group(std::span<item const> steps, int one, int other) noexcept {
-  if (other < one)
-    return same_group(steps, other, one);
-  while (one < other && steps[static_cast<std::size_t>(other)].joins)
-    --other;
-  return one == other;
+//! The first message of the group of a message.
+[[nodiscard]] constexpr int first_of_group(std::span<item const> steps, int message) noexcept {
+  while (steps[static_cast<std::size_t>(message)].joins)
+    --message;
+  return message;
 }
 
 //! True for a step next to the program in which the library copies a slot, and no stage is called.

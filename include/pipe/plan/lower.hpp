@@ -4,7 +4,6 @@
 //! @file
 //! @brief From a timetable to a plan. Header for pipelining::lower.
 
-#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
@@ -35,52 +34,19 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! The global order of a timetable: entries of its flat arrays, each after all that it waits
-//! for.
-//! @pre `verify` accepts the timetable.
-//! @throws std::invalid_argument when the order of passes that take no time is circular.
-//! @complexity O(n log P).
-[[nodiscard]] inline std::vector<int> global_order(timetable_view table) {
-  return order_merge(table).run();
-}
-
-//! Whether every copy of every stage, or of those that share a weight, has a pass that completes
-//! its gradients.
-//! @param all of all stages
-//! @throws std::invalid_argument where there is none.
-inline void check_completed(timetable_view const& table, bool all) {
-  pipeline_view const& over = table.over;
-  int const devices = over.extents.devices;
-  owned<bool> const complete(over.extents.stages() * devices, false);
-  for (int entry = 0; entry < table.size(); ++entry)
-    if (pass const& what = table.passes[entry]; completes_gradients(*over.declared, what.kind))
-      complete[what.stage * devices + device_of(over, what)] = true;
-  for (int stage = 0; stage < over.extents.stages(); ++stage)
-    for_each_copy(over, stage, [&](int device, int) {
-      if (complete[stage * devices + device] || goes_forward_only(over, stage) ||
-          !(all || holds_tied(over.extents, stage)))
-        return;
-      throw std::invalid_argument(
-        all ? "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
-              "no pass completes those of stage " +
-                std::to_string(stage) + "; leave it out, and add up totals after the iteration"
-            : "plan: tied weights need a pass that completes the gradients of each end, but none "
-              "completes those of stage " +
-                std::to_string(stage) +
-                "; leave tied_bytes out, and add up both gradients after the iteration");
-    });
-}
-
 //! The steps after complete gradients that the sizes ask for. An evaluation has totals only, where
 //! every stage has one copy.
 //! @throws std::invalid_argument where the timetable does not suit them.
 template <buffer_sizes Sizes>
 void choose_hooks(timetable_view const& table, Sizes const& sizes, plan& result) {
   bool const several = table.over.extents.routes() > 1; // copies of stages
-  bool const last = result.validation == step_validation::last;
   bool const late = result.validation != step_validation::at_once;
-  result.tied_bytes = result.evaluates || last ? 0 : tied_bytes(sizes);
-  result.totals_bytes = result.evaluates && several ? 0 : totals_bytes(sizes);
+  if constexpr (requires { sizes.tied_bytes; })
+    if (!result.evaluates && result.validation != step_validation::last)
+      result.tied_bytes = sizes.tied_bytes;
+  if constexpr (requires { sizes.totals_bytes; })
+    if (!result.evaluates || !several)
+      result.totals_bytes = sizes.totals_bytes;
   bool const ties = result.tied_bytes > 0;
   struct {
     bool broken;
@@ -104,10 +70,6 @@ void choose_hooks(timetable_view const& table, Sizes const& sizes, plan& result)
   for (auto const& [broken, sentence] : rules)
     if (broken)
       throw std::invalid_argument(sentence);
-  bool const all = has_hooks(result) &&
-                   (adds_copies(result) || (result.totals_bytes > 0 && !result.evaluates && !last));
-  if (all || ties)
-    check_completed(table, all);
 }
 
 //! The options of `lower`, next to sizes.
@@ -117,16 +79,6 @@ struct lower_options {
   //! When stages learn whether the step of the optimizer was right; see `lower_post_validated`.
   step_validation validation = step_validation::at_once;
 };
-
-//! @throws std::invalid_argument for a size function that gives a negative number.
-inline void check_layouts(plan const& work) {
-  for (std::size_t i = 0; i < work.layouts.size(); ++i)
-    if (work.layouts[i].bytes < 0)
-      throw std::invalid_argument(
-        "plan: the sizes give " + std::to_string(work.layouts[i].bytes) + " bytes for class " +
-        word(static_cast<slot_class>(i % slot_classes)) + " on device " +
-        std::to_string(i / slot_classes) + "; a size must not be negative");
-}
 
 //! @param limit the most bytes of an arena.
 //! @throws std::length_error with a sentence for the first device whose arena is larger. It names
@@ -154,16 +106,8 @@ inline void check_budget(plan const& work, std::int64_t limit) {
                             std::to_string(limit) + " bytes; most of it for class " +
                             word(largest) + ", " + std::to_string(layout.count) + " slots of " +
                             std::to_string(layout.bytes) + " bytes, first in use together at the " +
-                            describe_subject(peak, work.over) + ")");
+                            describe_subject(peak, work) + ")");
   }
-}
-
-//! The kinds of the passes of a timetable.
-[[nodiscard]] inline flow_set kinds_of(timetable_view const& table) {
-  flow_set kinds = 0;
-  for (int entry = 0; entry < table.size(); ++entry)
-    kinds |= only(index_of(table.passes[entry].kind));
-  return kinds;
 }
 
 //! Writes the programs of all devices. Workers make events as they need them. Exchanges and hooks
@@ -221,7 +165,7 @@ void complete_programs(program_writer& writer,
   std::vector<std::vector<int>> waits(at(parts.count));
   by.run(parts.count, [&](int part) {
     int const end = parts.first(part + 1);
-    slot_walk slots(uses, result.evaluates, has_hooks(result));
+    slot_walk<Sizes> slots(uses, sizes, result);
     std::vector<int>& own = waits[at(part)];
     own.reserve(at(result.offsets[at(end)] - result.offsets[at(parts.first(part))]));
     for (int device = parts.first(part); device < end; ++device) {
@@ -229,12 +173,12 @@ void complete_programs(program_writer& writer,
       int const lanes = number_messages(work, result.key, device, devices);
       complete_passes(uses, work, lanes);
       slot_layout* const layouts = result.layouts.data() + device * slot_classes;
-      int const* const carried =
-        slots.run(work, device, lanes + uses.over.declared->engines, layouts, own);
-      arena_sizes const arenas = lay_out(uses, work, carried, sizes, layouts);
+      slots.run(work, device, lanes + uses.over.declared->engines, layouts, own);
       result.lanes[at(device)] = lanes;
-      result.arena_bytes[at(device)] = arenas.device;
-      result.host_bytes[at(device)] = arenas.host;
+      lay_out(*uses.over.declared,
+              layouts,
+              result.arena_bytes[at(device)],
+              result.host_bytes[at(device)]);
     }
   });
   result.waits = std::move(waits.front());
@@ -265,7 +209,7 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
               .validation = evaluates ? step_validation::at_once : options.validation};
   table.over = result.over;
   choose_hooks(table, sizes, result);
-  data_uses const uses(over, kinds_of(table));
+  data_uses const uses(result.over);
   program_writer writer(table, result);
   bool const joins = joins_exchanges<Policy>() && graph_width(over) > 1;
   if (joins && 2 * (over.extents.devices - 1) > most_group_messages)
@@ -276,8 +220,7 @@ template <communication_policy Policy, buffer_sizes Sizes, worker_group Workers>
   write_programs(table, order, uses, joins, writer, result, by);
   order = {};
   complete_programs(writer, uses, sizes, result, by);
-  check_layouts(result);
-  if (proof const verdict = prove(result, by); !verdict)
+  if (proof const verdict = find_broken(result, uses, by); !verdict)
     throw std::logic_error(describe(verdict, result));
   check_budget(result, options.memory_limit);
   return result;
@@ -308,7 +251,7 @@ template <communication_policy Policy = communicators::per_pair,
     throw std::invalid_argument(describe(verdict, table.over));
   std::vector<int> order;
   if (options.validation != step_validation::last)
-    order = detail::global_order(table);
+    order = detail::order_merge(table).run();
   return detail::lower_order<Policy>(table, std::move(order), false, sizes, options, by);
 }
 

@@ -10,6 +10,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/plan/lower.hpp>
+#include <pipe/plan/lower/global_order.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/policy.hpp>
 #include <pipe/plan/proof.hpp>
@@ -61,7 +62,7 @@ template <communication_policy Policy = communicators::per_pair,
       "plan of the schedule that with_sharded_weights adapts, on stages that hold whole weights, "
       "or train with a plan of the whole timetable and leave its gradients alone");
   std::vector<int> order;
-  for (int const entry : detail::global_order(table))
+  for (int const entry : detail::order_merge(table).run())
     if ((*table.over.declared)[table.passes[entry].kind].calls == stage_call::forward)
       order.push_back(entry);
   return detail::lower_order<Policy>(table, std::move(order), true, sizes, options, by);

@@ -262,32 +262,27 @@ exchange_of(pipeline_view const& over, pass const& maker, int number) noexcept {
 }
 
 //! The subject of a step in words: "forward of stage 1, microbatch 0" or "totals of stage 2".
-//! @param rows of totals that it is about
-[[nodiscard]] inline std::string
-describe_subject(item const& step, pipeline_view const& over, int rows = 1) {
+[[nodiscard]] inline std::string describe_subject(item const& step, plan const& work) {
   std::string const stage = " stage " + std::to_string(step.work.stage);
   switch (step.about) {
-  case subject::pass: return describe(step.work, over);
+  case subject::pass: return describe(step.work, work.over);
   case subject::copied_gradient: return "gradient of a copy of" + stage;
   case subject::add_copies: return "addition of the gradients of all copies of" + stage;
   case subject::tied_gradient: return "tied gradient of" + stage;
   case subject::add_tied: return "addition of the tied gradients on" + stage;
   case subject::contribution: return "totals of" + stage;
-  case subject::gather:
+  case subject::gather: {
+    int const rows = rows_of(work, step);
     return rows == 1 ? "totals of" + stage
                      : "totals of stages " + std::to_string(step.work.stage) + " to " +
                          std::to_string(step.work.stage + rows - 1);
+  }
   case subject::spread: return "totals of all stages";
   case subject::update: return "optimizer step of" + stage;
   case subject::early_update: return "early optimizer step of" + stage;
   case subject::validation: return "validation of the optimizer step of" + stage;
   }
   return "unknown step";
-}
-
-//! The same of a step of a plan.
-[[nodiscard]] inline std::string describe_subject(item const& step, plan const& work) {
-  return describe_subject(step, work.over, rows_of(work, step));
 }
 
 } // namespace detail

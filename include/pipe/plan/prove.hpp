@@ -157,10 +157,10 @@ inline proof check_meetings(plan const& work) {
 
 //! The first rule that does not hold, in the order of the rules: first the checks of single
 //! devices, then the checks of all devices together, then again checks of single devices.
+//! @param uses of the pipeline of the plan
 template <worker_group Workers>
-proof find_broken(plan const& work, Workers const& by) {
+proof find_broken(plan const& work, data_uses const& uses, Workers const& by) {
   int const devices = work.over.extents.devices;
-  data_uses const uses(work.over);
   device_notes const notes(work);
   owned<device_finding> const found(devices, {});
   auto const first_finding = [&] {
@@ -219,7 +219,7 @@ proof find_broken(plan const& work, Workers const& by) {
 //! @source own derivation, see docs/explanation/plan.md
 template <detail::worker_group Workers = detail::one_worker>
 [[nodiscard]] proof prove(plan const& work, Workers const& by = {}) {
-  return detail::find_broken(work, by);
+  return detail::find_broken(work, detail::data_uses(work.over), by);
 }
 
 namespace detail {
@@ -266,7 +266,7 @@ namespace detail {
       item missing;
       missing.work = verdict.what;
       missing.about = verdict.about;
-      return words + ": " + detail::describe_subject(missing, work.over);
+      return words + ": " + detail::describe_subject(missing, work);
     }
     auto const steps = work.program_of(device);
     auto const at = static_cast<std::size_t>(index);

@@ -74,27 +74,4 @@ struct uniform_sizes {
   }
 };
 
-namespace detail {
-
-//! The bytes of the gradient of a weight that the first and the last stage share; 0 where
-//! none is shared.
-template <class Sizes>
-[[nodiscard]] constexpr std::int64_t tied_bytes(Sizes const& sizes) noexcept {
-  if constexpr (requires { sizes.tied_bytes; })
-    return sizes.tied_bytes;
-  else
-    return 0;
-}
-
-//! The bytes of a stage's row of the totals; 0 where there are none.
-template <class Sizes>
-[[nodiscard]] constexpr std::int64_t totals_bytes(Sizes const& sizes) noexcept {
-  if constexpr (requires { sizes.totals_bytes; })
-    return sizes.totals_bytes;
-  else
-    return 0;
-}
-
-} // namespace detail
-
 } // namespace pipelining::inline v0_3

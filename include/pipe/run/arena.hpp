@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <new>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -48,7 +47,17 @@ struct arena {
            !lies_on_host(*over.declared, static_cast<int>(of));
   }
 
-  //! Where a slot starts in its memory.
+  //! The layout of the slots of a class.
+  [[nodiscard]] slot_layout const& layout_of(slot_class of) const noexcept {
+    return work.layout(device, of);
+  }
+
+  //! The bytes of a slot that a pass is handed: all of one that it keeps.
+  [[nodiscard]] std::int64_t bytes_of(use const& where) const noexcept {
+    return is_kept(where.at) ? layout_of(where.of).asked : where.bytes;
+  }
+
+  //! Where a slot starts, counted from that of its memory.
   [[nodiscard]] std::int64_t place(use const& where) const noexcept {
     slot_layout const& layout = work.layout(device, where.of);
     std::int64_t const place = layout.offset + where.index * layout.bytes;
@@ -56,6 +65,13 @@ struct arena {
       return place;
     int const own = where.of == slot_class::totals ? 0 : where.index;
     return place + guard * (1 + guards_before(static_cast<int>(where.of)) + own);
+  }
+
+  //! The first byte of a slot. By itself, so that what stages are handed as a rule is inlined.
+  [[nodiscard, gnu::noinline]] std::byte* start_of(use const& where) const noexcept {
+    bool const on_host =
+      host != nullptr && lies_on_host(*over.declared, static_cast<int>(where.of));
+    return (on_host ? host : memory) + place(where);
   }
 
   //! The buffer of what goes through a slot; without memory where the slot has none.
@@ -95,19 +111,14 @@ struct arena {
   //! The gradients of all copies of a stage, for the step that adds them.
   [[nodiscard]] totals copies_of(item const& step) const noexcept {
     use const& all = work.uses_of(step)[0];
-    buffer const first = at(all);
-    std::int64_t const stride =
-      place({.of = all.of, .index = 1}) - place({.of = all.of, .index = 0});
-    return {first.data, first.bytes, stride, all.count};
+    return rows(all.of, all.bytes, all.count);
   }
 
   //! The rows of all stages; none where the plan has no totals.
   [[nodiscard]] totals all_totals() const noexcept {
     if (work.totals_bytes == 0)
       return {};
-    slot_layout const& layout = work.layout(device, slot_class::totals);
-    std::byte* const rows = memory + place({.of = slot_class::totals, .index = 0});
-    return {rows, work.totals_bytes, layout.bytes, layout.count};
+    return rows(slot_class::totals, work.totals_bytes, layout_of(slot_class::totals).count);
   }
 
   //! The same where the host can read them.
@@ -118,43 +129,12 @@ struct arena {
     return all;
   }
 
-  //! Copies a slot between the device and the host, where both are memory of this process.
-  void copy(item const& step) const noexcept {
-    buffer const to = output_of(step);
-    if (to.bytes > 0)
-      std::memcpy(to.data, input_of(step).data, static_cast<std::size_t>(to.bytes));
-  }
-
-  //! The context of a pass, without any slot.
-  [[nodiscard]] context bare_context_of(item const& step, void* stream) const noexcept {
-    return {device,
-            step.work.stage,
-            step.work.microbatch,
-            step.work.chunk,
-            {},
-            {},
-            {},
-            {},
-            stream,
-            (*over.declared)[step.work.kind].calls == stage_call::recompute,
-            over.extents,
-            over.chunks_of(step.work.microbatch),
-            work.evaluates,
-            over.edges};
-  }
-
-  //! Puts a slot into the member of a context that hands a pass what it keeps, if it is kept.
-  void keep(use const& one, context& where) const noexcept {
-    switch (one.at) {
-    case slot_place::activation: where.activation = whole(one); return;
-    case slot_place::weight_input: where.weight_input = whole(one); return;
-    case slot_place::state: where.state = whole(one); return;
-    case slot_place::state_gradient: where.state_gradient = whole(one); return;
-    default: return;
-    }
-  }
-
 private:
+  //! Slots of a class from its first on, as rows.
+  [[nodiscard]] totals rows(slot_class of, std::int64_t bytes, int count) const noexcept {
+    std::byte* const first = start_of({.of = of, .index = 0});
+    return {first, bytes, start_of({.of = of, .index = 1}) - first, count};
+  }
   //! A slot that there is.
   [[nodiscard]] buffer
   lies(use const& where, slot_layout const& layout, std::int64_t bytes) const noexcept {
@@ -163,12 +143,6 @@ private:
     if (guard == 0 && host == nullptr) // as a rule
       return {where.index, memory + layout.offset + where.index * layout.bytes, bytes};
     return {where.index, start_of(where), bytes};
-  }
-  //! Where it starts. By itself, so that what stages are handed as a rule is inlined.
-  [[nodiscard, gnu::noinline]] std::byte* start_of(use const& where) const noexcept {
-    bool const on_host =
-      host != nullptr && lies_on_host(*over.declared, static_cast<int>(where.of));
-    return (on_host ? host : memory) + place(where);
   }
   //! Guards after the slots of the classes before one.
   [[nodiscard]] int guards_before(int end) const noexcept {
@@ -185,8 +159,8 @@ private:
 //! Host memory for the slots of one device.
 class host_memory {
 public:
-  //! The first byte.
-  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  //! The first byte, or null.
+  [[nodiscard]] std::byte* data() const noexcept { return blocks_ ? blocks_[0].bytes : nullptr; }
 
   //! Makes room for that many bytes; what was there is lost if it moves.
   //! @return whether memory that was there has moved.
@@ -194,24 +168,22 @@ public:
   bool reserve(std::int64_t bytes) {
     if (bytes <= bytes_)
       return false;
-    bool const moves = data_ != nullptr;
-    data_.reset(
-      static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment)));
+    bool const moves = blocks_ != nullptr;
+    blocks_.reset(new block[static_cast<std::size_t>((bytes - 1) / slot_alignment + 1)]);
     bytes_ = bytes;
     return moves;
   }
   //! Writes all of it. The system puts pages next to the core that touches them first.
   void touch() noexcept {
     if (bytes_ > 0)
-      std::memset(data_.get(), 0, static_cast<std::size_t>(bytes_));
+      std::memset(data(), 0, static_cast<std::size_t>(bytes_));
   }
 
 private:
-  static constexpr std::align_val_t alignment{static_cast<std::size_t>(slot_alignment)};
-  struct aligned_delete {
-    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, alignment); }
+  struct alignas(slot_alignment) block {
+    std::byte bytes[slot_alignment];
   };
-  std::unique_ptr<std::byte, aligned_delete> data_;
+  std::unique_ptr<block[]> blocks_;
   std::int64_t bytes_ = 0;
 };
 

@@ -12,13 +12,12 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/hooks.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/timetable/timetable.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -69,9 +68,7 @@ void tell_moved(Stages& stages, plan const& work, int device) {
     if (microbatch_on(work.over, stage, device) >= 0)
       (void)visit_stage(stages, stage, [&]<class Stage>(Stage& one) {
         if constexpr (can_follow_memory<Stage>) {
-          context where;
-          where.device = device;
-          where.stage = stage;
+          context const where{.device = device, .stage = stage};
           one.memory_moved(where);
         }
       });
@@ -105,10 +102,7 @@ public:
   }
   //! The same, into memory of the host. @param now its slots on the last device.
   void put(arena const& now) {
-    std::span<std::byte const> const rows = hand_on(now.work);
-    if (!rows.empty())
-      std::memcpy(
-        now.memory + now.place({.of = slot_class::totals, .index = 0}), rows.data(), rows.size());
+    std::ranges::copy(hand_on(now.work), now.start_of({.of = slot_class::totals, .index = 0}));
   }
   //! When the step has come to its end. @param now slots of its plan on the last device.
   //! @param again its iteration begins again, so it has not stepped.
@@ -213,36 +207,33 @@ void check_stages(plan const& work, Stages& stages, int only = nothing) {
     if (stage_count(stages) != needed)
       throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
                                   std::to_string(stage_count(stages)) + " were given");
-  for (int device = 0; device < work.over.extents.devices; ++device) {
-    if (only != nothing && device != only)
+  auto const steps = only == nothing ? std::span<item const>(work.items) : work.program_of(only);
+  for (item const& step : steps) {
+    if (step.what != operation::run)
       continue;
-    for (item const& step : work.program_of(device)) {
-      if (step.what != operation::run)
-        continue;
-      std::string const who = "stage " + std::to_string(step.work.stage);
-      bool const there = visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
-        static_assert(check_stage<Stage>::good);
-        if (char const* const hooks = missing_hooks<Stage>(step.about); hooks != nullptr)
-          throw std::invalid_argument("run: the sizes of the plan ask for a hook that " + who +
-                                      " lacks; give it " + hooks);
-        if (char const* const idle = uncalled_hook<Stage>(work); idle != nullptr)
-          throw std::invalid_argument("run: " + who + idle);
-        stage_call const call = work.over.declared[step.work.kind].calls;
-        if (step.about == subject::pass && !can_run<Stage>(call))
-          throw std::invalid_argument(missing_member(call, who));
-        if (int const chunks = work.over.extents.chunks; chunks > 1 && !takes_chunks<Stage>)
-          throw std::invalid_argument(
-            "run: the schedule cuts every sequence into " + std::to_string(chunks) +
-            " chunks, but " + who +
-            " does not say that its passes do only the chunk of their context; let them, and "
-            "declare static constexpr bool takes_chunks = true, or take a schedule of whole "
-            "sequences");
-      });
-      if (!there)
-        throw std::invalid_argument("run: " + who + " is a null pointer, but device " +
-                                    std::to_string(device) +
-                                    " runs it here; only stages of other ranks may be null");
-    }
+    std::string const who = "stage " + std::to_string(step.work.stage);
+    bool const there = visit_stage(stages, step.work.stage, [&]<class Stage>(Stage&) {
+      static_assert(check_stage<Stage>::good);
+      if (char const* const hooks = missing_hooks<Stage>(step.about); hooks != nullptr)
+        throw std::invalid_argument("run: the sizes of the plan ask for a hook that " + who +
+                                    " lacks; give it " + hooks);
+      if (char const* const idle = uncalled_hook<Stage>(work); idle != nullptr)
+        throw std::invalid_argument("run: " + who + idle);
+      stage_call const call = work.over.declared[step.work.kind].calls;
+      if (step.about == subject::pass && !can_run<Stage>(call))
+        throw std::invalid_argument(missing_member(call, who));
+      if (int const chunks = work.over.extents.chunks; chunks > 1 && !takes_chunks<Stage>)
+        throw std::invalid_argument(
+          "run: the schedule cuts every sequence into " + std::to_string(chunks) + " chunks, but " +
+          who +
+          " does not say that its passes do only the chunk of their context; let them, and "
+          "declare static constexpr bool takes_chunks = true, or take a schedule of whole "
+          "sequences");
+    });
+    if (!there)
+      throw std::invalid_argument("run: " + who + " is a null pointer, but device " +
+                                  std::to_string(device_of(work.over, step.work)) +
+                                  " runs it here; only stages of other ranks may be null");
   }
 }
 

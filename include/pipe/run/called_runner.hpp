@@ -96,7 +96,7 @@ public:
     if (device < 0 || device >= board_.device_count)
       throw std::out_of_range("run: the plan has no device " + std::to_string(device));
     bool const ended = board_.is_home(device);
-    if (!ended && !detail::advance_device(board_, *stages_, device, 0))
+    if (!ended && !detail::advance_device(board_, *stages_, device, 0, detail::errand::step))
       throw std::logic_error("run: two threads are at device " + std::to_string(device) +
                              "; each device has one at a time");
     return board_.is_home(device);
@@ -122,10 +122,9 @@ public:
       if (now_seen != std::exchange(seen, now_seen))
         still = detail::countdown<detail::steady>(board_.options.deadline);
       else if (still.is_over())
-        board_.fail(device,
+        board_.stop(device,
                     "run: no progress before the deadline; does a thread run every device?" +
-                      board_.standing(device),
-                    nullptr);
+                      board_.standing(device));
     }
   }
 

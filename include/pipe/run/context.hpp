@@ -68,14 +68,14 @@ struct totals {
 
 //! @brief The pass that a stage functor is to compute, and the buffers that live longer than it.
 struct context {
-  int device = 0;      //!< the device of the plan that runs it
-  int stage = 0;       //!< the stage, in forward order
-  int microbatch = 0;  //!< the microbatch, from 0
-  int chunk = 0;       //!< the chunk of its sequence, from 0
-  buffer activation;   //!< kept from the forward pass to the end of its backward
-  buffer weight_input; //!< kept from backward_input to backward_weight
-  buffer state;        //!< with chunks: keys and values of the microbatch, from its first chunk on
-  buffer state_gradient; //!< with chunks: their gradients, from the last chunk's backward on
+  int device = 0;        //!< the device of the plan that runs it
+  int stage = 0;         //!< the stage, in forward order
+  int microbatch = 0;    //!< the microbatch, from 0
+  int chunk = 0;         //!< the chunk of its sequence, from 0
+  buffer activation{};   //!< kept from the forward pass to the end of its backward
+  buffer weight_input{}; //!< kept from backward_input to backward_weight
+  buffer state{}; //!< with chunks: keys and values of the microbatch, from its first chunk on
+  buffer state_gradient{}; //!< with chunks: their gradients, from the last chunk's backward on
   void* stream =
     nullptr; //!< the CUDA stream to enqueue on; null where the pass runs on the calling thread
   //! `forward` is asked for again, to fill the activation; what it counts has been counted, and
@@ -98,14 +98,14 @@ struct context {
   //! not do their part any more.
   bool abandoned = false;
 
+  //! The number of stages before this one (step -1) or after it (1).
+  [[nodiscard]] constexpr int neighbours(int step) const noexcept {
+    return detail::stage_graph{edges, extents.stages()}.neighbours({stage, chunk, chunks}, step);
+  }
   //! A pass that has no input of another one: it reads the data.
-  [[nodiscard]] constexpr bool first_stage() const noexcept {
-    return detail::stage_graph{edges, extents.stages()}.neighbours({stage, chunk, chunks}, -1) == 0;
-  }
+  [[nodiscard]] constexpr bool first_stage() const noexcept { return neighbours(-1) == 0; }
   //! A pass whose output nobody reads: it makes the loss.
-  [[nodiscard]] constexpr bool last_stage() const noexcept {
-    return detail::stage_graph{edges, extents.stages()}.neighbours({stage, chunk, chunks}, 1) == 0;
-  }
+  [[nodiscard]] constexpr bool last_stage() const noexcept { return neighbours(1) == 0; }
   //! The first chunk of its sequence: forward passes begin with it.
   [[nodiscard]] constexpr bool first_chunk() const noexcept { return chunk == 0; }
   //! The last chunk of its sequence: backward passes begin with it.
@@ -130,6 +130,25 @@ struct context {
 
 namespace detail {
 
+//! A member of a context that hands a pass what it keeps, and its name.
+struct kept_member {
+  buffer context::*of;
+  char const* name;
+};
+inline constexpr kept_member kept_members[] = {{&context::activation, "activation"},
+                                               {&context::weight_input, "weight_input"},
+                                               {&context::state, "state"},
+                                               {&context::state_gradient, "state_gradient"}};
+
+//! True for a place of what a pass keeps: it is handed the whole slot.
+[[nodiscard]] constexpr bool is_kept(slot_place at) noexcept {
+  return at != slot_place::none && at != slot_place::inputs && at != slot_place::outputs;
+}
+//! The member of such a place.
+[[nodiscard]] constexpr kept_member const& member_of(slot_place at) noexcept {
+  return kept_members[static_cast<int>(at) - static_cast<int>(slot_place::activation)];
+}
+
 //! How many slots a pass is handed for one of its effects on its stage.
 [[nodiscard]] constexpr int
 instances_of(flow const& declared, effect const& one, context const& where) noexcept {
@@ -137,9 +156,7 @@ instances_of(flow const& declared, effect const& one, context const& where) noex
   int const step = one.stage == of_stage::own
                      ? to_readers(where.edges, declared.reader_step[one.of])
                      : step_to(one.stage);
-  int const all = step == 0 ? 1
-                            : stage_graph{where.edges, where.extents.stages()}.neighbours(
-                                {where.stage, where.chunk, where.chunks}, step);
+  int const all = step == 0 ? 1 : where.neighbours(step);
   bool const each = one.stage != of_stage::own || of.instance == datum::per::reader;
   return of.only_chunked && where.extents.chunks == 1 ? 0 : each || all == 0 ? all : 1;
 }
@@ -154,17 +171,14 @@ constexpr buffer context::buffer_of(
     ++wanted;
   if (number >= detail::instances_of(declared, of.effects[wanted], *this))
     return {};
-  detail::slot_place const place = declared.place_of(kind, wanted);
-  switch (place) {
-  case detail::slot_place::none: return {};
-  case detail::slot_place::activation: return activation;
-  case detail::slot_place::weight_input: return weight_input;
-  case detail::slot_place::state: return state;
-  case detail::slot_place::state_gradient: return state_gradient;
-  default: break;
-  }
+  auto const& places = declared.places[detail::index_of(kind)];
+  detail::slot_place const place = places[wanted];
+  if (detail::is_kept(place))
+    return this->*detail::member_of(place).of;
+  if (place == detail::slot_place::none)
+    return {};
   for (int i = 0; i < wanted; ++i)
-    if (declared.place_of(kind, i) == place && detail::first_on_datum(of, i) == i)
+    if (places[i] == place && detail::first_on_datum(of, i) == i)
       number += detail::instances_of(declared, of.effects[i], *this);
   auto const at = static_cast<std::size_t>(number);
   if (place == detail::slot_place::outputs)

@@ -9,7 +9,6 @@
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
 #include <pipe/run/context.hpp>
-#include <pipe/run/hooks.hpp>
 #include <pipe/run/stage.hpp>
 
 #include <algorithm>
@@ -56,13 +55,11 @@ execute_item(plan const& work, std::span<item const> steps, int first, Device& d
   for (item const& step : group)
     for (int const wait : work.waits_of(step))
       device.wait_for(wait, step);
-  if (group.size() > 1 && group.front().what == operation::run && device.run_together(first, group))
-    return end;
-  if (group.front().what == operation::run)
+  if (group.front().what != operation::run)
+    device.post(first, group);
+  else if (group.size() == 1 || !device.run_together(first, group))
     for (int i = first; i < end; ++i)
       device.run(i, steps[static_cast<std::size_t>(i)]);
-  else
-    device.post(first, group);
   return end;
 }
 
@@ -188,7 +185,7 @@ struct few_or_many {
   std::unique_ptr<T[]> many{};
 
   //! Makes room for what a pass is handed in a place. @pre nothing is in it.
-  void make_room(std::span<use const> uses, slot_place at) {
+  [[gnu::noinline]] void make_room(std::span<use const> uses, slot_place at) {
     auto const count = static_cast<std::size_t>(std::ranges::count(uses, at, &use::at));
     if (count <= few)
       return;
@@ -198,45 +195,89 @@ struct few_or_many {
 };
 
 //! The arguments of a pass: its context, with all inputs and outputs.
-class handed {
-public:
+struct handed {
+  context where;
+  few_or_many<input> inputs;
+  few_or_many<output> outputs;
+
   handed(arena const& memory, item const& step, void* stream)
-      : where_(memory.bare_context_of(step, stream)) {
+      : where{.device = memory.device,
+              .stage = step.work.stage,
+              .microbatch = step.work.microbatch,
+              .chunk = step.work.chunk,
+              .stream = stream,
+              .recomputing = (*memory.over.declared)[step.work.kind].calls == stage_call::recompute,
+              .extents = memory.over.extents,
+              .chunks = memory.over.chunks_of(step.work.microbatch),
+              .evaluating = memory.work.evaluates,
+              .edges = memory.over.edges} {
     std::span<use const> const uses = memory.work.uses_of(step);
-    if (uses.size() > few_or_many<input>::few)
-      make_room(uses);
-    input* in = inputs_.first;
-    output* out = outputs_.first;
+    if (uses.size() > few_or_many<input>::few) {
+      inputs.make_room(uses, slot_place::inputs);
+      outputs.make_room(uses, slot_place::outputs);
+    }
+    input* next_in = inputs.first;
+    output* next_out = outputs.first;
     for (use const& one : uses)
       if (one.at == slot_place::outputs)
-        *out++ = memory.at(one);
+        *next_out++ = memory.at(one);
       else if (one.at == slot_place::inputs)
-        *in++ = to_read(memory.at(one));
-      else
-        memory.keep(one, where_);
-    where_.inputs = {inputs_.first, in};
-    where_.outputs = {outputs_.first, out};
+        *next_in++ = to_read(memory.at(one));
+      else if (is_kept(one.at))
+        where.*member_of(one.at).of = memory.whole(one);
+    where.inputs = {inputs.first, next_in};
+    where.outputs = {outputs.first, next_out};
   }
   handed(handed const&) = delete;
   handed& operator=(handed const&) = delete;
 
-  [[nodiscard]] context const& where() const noexcept { return where_; }
-  [[nodiscard]] context& where() noexcept { return where_; }
   //! The first one; without a slot where there is none.
-  [[nodiscard]] input const& in() const noexcept { return *inputs_.first; }
+  [[nodiscard]] input const& in() const noexcept { return *inputs.first; }
   //! The same of what it fills.
-  [[nodiscard]] output const& out() const noexcept { return *outputs_.first; }
-
-private:
-  [[gnu::noinline]] void make_room(std::span<use const> uses) {
-    inputs_.make_room(uses, slot_place::inputs);
-    outputs_.make_room(uses, slot_place::outputs);
-  }
-
-  context where_;
-  few_or_many<input> inputs_;
-  few_or_many<output> outputs_;
+  [[nodiscard]] output const& out() const noexcept { return *outputs.first; }
 };
+
+//! Runs one pass on a stage: calls the member that it asks for. `copy`, and weights of a stage that
+//! has none to train, ask for none. Runners have checked that the stage has the member. @throws
+//! what the stage throws.
+template <class Stage>
+void run_pass(Stage& stage, stage_call call, pass_kind kind, handed const& given) {
+  using enum stage_call;
+  context const& where = given.where;
+  input in = given.in();
+  output out = given.out();
+  constexpr bool trains = !is_frozen<Stage>;
+  if constexpr (can_forward<Stage>)
+    if (call == forward || (call == recompute && !can_recompute<Stage>))
+      return (void)stage.forward(where, in, out);
+  if constexpr (can_recompute<Stage>)
+    if (call == recompute)
+      return (void)stage.recompute(where, in);
+  if constexpr (can_backward<Stage> && trains)
+    if (call == backward)
+      return (void)stage.backward(where, in, out);
+  if constexpr (can_split_backward<Stage> || !trains)
+    if (call == backward_input || (call == backward && !trains))
+      return (void)stage.backward_input(where, in, out);
+  if constexpr (can_split_backward<Stage> && trains)
+    if (call == backward_weight)
+      return (void)stage.backward_weight(where);
+  if constexpr (can_gather_weights<Stage>) {
+    if (call == gather_weights)
+      return (void)stage.gather_weights(where, out);
+    if (call == use_weights)
+      return (void)stage.use_weights(where, in);
+  }
+  if constexpr (can_scatter_gradients<Stage> && trains) {
+    if (call == collect_gradients)
+      return (void)stage.collect_gradients(where, out);
+    if (call == scatter_gradients)
+      return (void)stage.scatter_gradients(where, in);
+  }
+  if constexpr (can_perform<Stage>)
+    if (call == perform)
+      return (void)stage.perform(kind, where, in, out);
+}
 
 //! Tells a stage of its gradients, where a pass of it has completed them.
 template <class Stage>
@@ -258,24 +299,19 @@ void announce(Stage& stage, item const& step, context const& where) {
 template <class Stages>
 bool run_item(Stages& stages, arena const& memory, item const& step, void* stream = nullptr) {
   if (is_copy(memory.work.over.declared, step)) {
-    memory.copy(step);
+    output const to = memory.output_of(step);
+    std::copy_n(memory.input_of(step).data, to.bytes, to.data);
     return true;
   }
   handed const given(memory, step, stream);
-  context const& where = given.where();
   bool goes_on = true;
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if (step.about != subject::pass) {
-      goes_on = run_hook(stage, memory, step, where);
+      goes_on = run_hook(stage, memory, step, given.where);
       return;
     }
-    run_pass(stage,
-             memory.work.over.declared[step.work.kind].calls,
-             step.work.kind,
-             where,
-             given.in(),
-             given.out());
-    announce(stage, step, where);
+    run_pass(stage, memory.work.over.declared[step.work.kind].calls, step.work.kind, given);
+    announce(stage, step, given.where);
   });
   return goes_on;
 }
@@ -288,7 +324,7 @@ bool begin_item(Stages& stages, arena const& memory, item const& step) {
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if constexpr (can_begin<Stage>) {
       handed const given(memory, step, nullptr);
-      begun = stage.begin_pass(step.work.kind, given.where(), given.in(), given.out());
+      begun = stage.begin_pass(step.work.kind, given.where, given.in(), given.out());
     }
   });
   return begun;
@@ -301,10 +337,10 @@ void finish_item(Stages& stages, arena const& memory, item const& step, bool aba
   (void)visit_stage(stages, step.work.stage, [&]<class Stage>(Stage& stage) {
     if constexpr (can_begin<Stage>) {
       handed given(memory, step, nullptr);
-      given.where().abandoned = abandoned;
-      stage.finish_pass(step.work.kind, given.where(), given.in(), given.out());
+      given.where.abandoned = abandoned;
+      stage.finish_pass(step.work.kind, given.where, given.in(), given.out());
       if (!abandoned)
-        announce(stage, step, given.where());
+        announce(stage, step, given.where);
     }
   });
 }
@@ -338,8 +374,8 @@ bool visit_composite(Stages& stages, plan const& work, std::span<item const> pai
         visit([&](arena const& memory, void* stream, void* other_stream, auto join) {
           handed const given(memory, one, stream);
           handed const given_other(memory, two, other_stream);
-          composite_half const first{given.where(), given.in(), given.out()};
-          composite_half second{given_other.where(), given_other.in(), given_other.out()};
+          composite_half const first{given.where, given.in(), given.out()};
+          composite_half second{given_other.where, given_other.in(), given_other.out()};
           if constexpr (overlaps)
             if (whole)
               stage.forward_backward(first, second, other);

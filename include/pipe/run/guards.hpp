@@ -43,56 +43,43 @@ inline constexpr std::byte guard_byte{0xA7};
 //! As floats of any size it is not a number.
 inline constexpr std::byte poison_byte{0xFF};
 
-//! True for a place of what a pass keeps: it is handed the whole slot.
-[[nodiscard]] constexpr bool is_kept(slot_place at) noexcept {
-  return at != slot_place::inputs && at != slot_place::outputs;
-}
-
 //! True when a pass is the first to write what it keeps in a place.
 [[nodiscard]] constexpr bool
 opens_kept(pipeline_view const& over, pass const& work, slot_place at) {
   flow const& declared = *over.declared;
   kind_of_pass const& kind = declared[work.kind];
-  for (int i = 0; i < kind.effect_count; ++i) {
-    effect const& one = kind.effects[i];
-    if (declared.place_of(work.kind, i) == at && brings(over, one.what, one.order, work))
+  for (int i = 0; i < kind.effect_count; ++i)
+    if (effect const& one = kind.effects[i];
+        declared.places[index_of(work.kind)][i] == at && brings(over, one.what, one.order, work))
       return true;
-  }
   return false;
 }
 
-//! Calls `visit(use, bytes)` for every slot that a pass is the first to write, with the bytes that
-//! it is to fill.
+//! Calls `visit(use, bytes)` for every slot with guards that a pass is the first to write, with the
+//! bytes that it is to fill.
 template <class Visit>
-void visit_opened(plan const& work, int device, item const& step, Visit visit) {
-  for (use const& one : work.uses_of(step))
-    if (is_kept(one.at)) {
-      if (opens_kept(work.over, step.work, one.at))
-        visit(one, work.layout(device, one.of).asked);
-    } else if (one.at == slot_place::outputs && !relays(step)) {
-      visit(one, one.bytes);
-    }
+void visit_opened(arena const& memory, item const& step, Visit visit) {
+  for (use const& one : memory.work.uses_of(step))
+    if (memory.guards(one.of) && (is_kept(one.at) ? opens_kept(memory.over, step.work, one.at)
+                                                  : one.at == slot_place::outputs && !relays(step)))
+      visit(one, memory.bytes_of(one));
 }
 
-//! Calls `visit(use, bytes)` for every slot that a pass has been handed.
+//! Calls `visit(use, bytes)` for every slot with guards that a pass has been handed.
 template <class Visit>
-void visit_handed(plan const& work, int device, item const& step, Visit visit) {
+void visit_handed(arena const& memory, item const& step, Visit visit) {
   if (step.about == subject::pass || hands_over(step.about))
-    for (use const& one : work.uses_of(step))
-      visit(one, is_kept(one.at) ? work.layout(device, one.of).asked : one.bytes);
+    for (use const& one : memory.work.uses_of(step))
+      if (memory.guards(one.of))
+        visit(one, memory.bytes_of(one));
 }
 
 //! The name of a slot, as stages know it.
 [[nodiscard]] inline std::string name_of(use const& which, plan const& work, item const& step) {
-  bool const first = work.use_at(which.at, step) == which;
-  switch (which.at) {
-  case slot_place::outputs: return first ? "output" : "outputs";
-  case slot_place::inputs: return first ? "input" : "inputs";
-  case slot_place::activation: return "activation";
-  case slot_place::state: return "state";
-  case slot_place::state_gradient: return "state_gradient";
-  default: return word(which.of);
-  }
+  if (is_kept(which.at))
+    return member_of(which.at).name;
+  std::string const list = which.at == slot_place::outputs ? "outputs" : "inputs";
+  return work.use_at(which.at, step) == which ? list.substr(0, list.size() - 1) : list;
 }
 
 //! Says that a guard has changed. @param byte the first that has, counted from the slot's start.
@@ -113,10 +100,8 @@ class slot_guards {
 public:
   //! Fills the memory. @param memory of the device; must outlive this.
   explicit slot_guards(arena const& memory) : memory_(memory) {
-    if (!on() || memory_.memory == nullptr)
-      return;
-    std::memset(
-      memory_.memory, std::to_integer<int>(guard_byte), static_cast<std::size_t>(memory_.bytes()));
+    if (on() && memory_.memory != nullptr)
+      std::fill_n(memory_.memory, memory_.bytes(), guard_byte);
   }
 
   [[nodiscard]] arena const& memory() const noexcept { return memory_; }
@@ -128,13 +113,10 @@ public:
   void before(item const& step) {
     if (!on())
       return;
-    visit_opened(memory_.work, memory_.device, step, [&](use const& which, std::int64_t bytes) {
-      slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
-      if (!memory_.guards(which.of))
-        return;
-      std::byte* const start = memory_.memory + memory_.place(which);
+    visit_opened(memory_, step, [&](use const& which, std::int64_t bytes) {
+      std::byte* const start = memory_.start_of(which);
       std::fill_n(start, bytes, poison_byte);
-      std::fill(start + bytes, start + layout.asked, guard_byte);
+      std::fill(start + bytes, start + memory_.layout_of(which.of).asked, guard_byte);
     });
   }
 
@@ -143,9 +125,8 @@ public:
   void after(item const& step) const {
     if (!on())
       return;
-    visit_handed(memory_.work, memory_.device, step, [&](use const& which, std::int64_t bytes) {
-      std::int64_t const byte = first_change(which, bytes);
-      if (byte != unchanged)
+    visit_handed(memory_, step, [&](use const& which, std::int64_t bytes) {
+      if (std::int64_t const byte = first_change(which, bytes); byte != unchanged)
         throw guard_error(
           describe_overrun(detail::name_of(which, memory_.work, step), bytes, byte));
     });
@@ -156,7 +137,7 @@ public:
     use const read = memory_.work.use_at(slot_place::inputs, step);
     if (bool const ends = call == stage_call::copy || call == stage_call::scatter_gradients;
         ends && read.index != nothing && memory_.guards(read.of))
-      std::fill_n(memory_.memory + memory_.place(read), read.bytes, poison_byte);
+      std::fill_n(memory_.start_of(read), read.bytes, poison_byte);
     for (use const& one : memory_.work.uses_of(step))
       if (one.at == slot_place::outputs)
         check_filled(memory_.at(one));
@@ -167,10 +148,11 @@ public:
   void check_all() const {
     if (!on())
       return;
-    for (int of = 0; of < slot_classes; ++of) {
-      slot_layout const& layout = memory_.work.layout(memory_.device, static_cast<slot_class>(of));
-      for (int index = 0; index < layout.count; ++index) {
-        use const which{.of = static_cast<slot_class>(of), .index = index};
+    for (int number = 0; number < slot_classes; ++number) {
+      auto const of = static_cast<slot_class>(number);
+      slot_layout const& layout = memory_.layout_of(of);
+      for (int index = 0; memory_.guards(of) && index < layout.count; ++index) {
+        use const which{.of = of, .index = index};
         if (first_change(which, layout.asked) != unchanged)
           throw guard_error("the guard of slot " + std::to_string(index) + " of class " +
                             word(which.of) +
@@ -185,10 +167,8 @@ private:
 
   //! The first byte of the guards of a slot that has changed, counted from its start.
   [[nodiscard]] std::int64_t first_change(use const& which, std::int64_t bytes) const {
-    slot_layout const& layout = memory_.work.layout(memory_.device, which.of);
-    if (!memory_.guards(which.of))
-      return unchanged;
-    std::byte const* const start = memory_.memory + memory_.place(which);
+    slot_layout const& layout = memory_.layout_of(which.of);
+    std::byte const* const start = memory_.start_of(which);
     bool const rows = which.of == slot_class::totals;
     std::int64_t const first = rows && which.index > 0 ? 0 : -memory_.guard;
     std::int64_t const end =
@@ -250,11 +230,10 @@ inline void explain_accesses() {
 //! why.
 [[nodiscard]] inline std::string describe_null_access(arena const& memory, item const& step) {
   handed const given(memory, step, nullptr);
-  context const& where = given.where();
   kind_of_pass const& kind = memory.work.over.declared[step.work.kind];
   std::string text = "run: device " + std::to_string(memory.device) +
-                     " has touched a null pointer in the " +
-                     describe_subject(step, memory.work.over) + "; this pass has no";
+                     " has touched a null pointer in the " + describe_subject(step, memory.work) +
+                     "; this pass has no";
   auto const add = [&](void const* data, char const* name, std::string const& why) {
     if (data == nullptr)
       text += std::string("\n  ") + name + ": " + why;
@@ -266,15 +245,16 @@ inline void explain_accesses() {
     add(given.out().data, "output", ends[forward ? 1 : 0] + none);
     add(given.in().data, "input", ends[forward ? 0 : 1] + none);
   }
-  add(where.activation.data, "activation", "its size is 0");
-  add(where.weight_input.data,
-      "weight_input",
-      where.weight_input.slot == nothing ? "only backward_input and backward_weight have one"
-                                         : "its size is 0");
-  add(where.state.data, "state", "only sequences in chunks have one, where its size is not 0");
-  add(where.state_gradient.data,
-      "state_gradient",
-      "only backward passes of sequences in chunks have one, where its size is not 0");
+  std::string const have_one[] = {"passes that keep one",
+                                  "backward_input and backward_weight",
+                                  "sequences in chunks",
+                                  "backward passes of sequences in chunks"};
+  for (int i = 0; i < std::ssize(kept_members); ++i) {
+    buffer const& its = given.where.*kept_members[i].of;
+    add(its.data,
+        kept_members[i].name,
+        its.slot == nothing ? "only " + have_one[i] + " have one" : "its size is 0");
+  }
   return text + '\n';
 }
 

@@ -59,9 +59,8 @@ public:
   //! @throws guard_error, and what the stage throws.
   template <class Device>
   void run(Device& on, int index, item const& step) {
-    for_all([&](int other) {
-      if (step.about == subject::validation || at(other).lane == step.lane)
-        finish(on, other);
+    finish(on, [&](int other) {
+      return step.about == subject::validation || at(other).lane == step.lane;
     });
     auto const i = static_cast<std::size_t>(index);
     starts_[i] = on.enter(index);
@@ -89,39 +88,39 @@ public:
   //! Waits for the end of a pass, if it is under way.
   template <class Device>
   void wait_for(Device& on, int wanted) {
-    for_all([&](int index) {
-      if (index == wanted)
-        finish(on, index);
-    });
+    finish(on, [&](int index) { return index == wanted; });
   }
   //! Waits for all, at the end of a step. @throws guard_error, and what the stage throws.
   template <class Device>
   void finish(Device& on) {
-    for_all([&](int index) { finish(on, index); });
+    finish(on, [](int) { return true; });
     guards_->check_all();
   }
   //! Finishes what is left of a step that has failed, whatever stages throw.
   //! @param position is told which pass it is at.
   template <class Device>
   void abandon(Device& on, std::atomic<int>& position) noexcept {
-    for_all([&](int index) {
+    for (int const index : items_) {
+      if (index == nothing)
+        continue;
       position.store(index, std::memory_order_relaxed);
       try {
         end(on, index, true);
       } catch (...) { // the step has failed before
       }
-    });
+    }
   }
 
 private:
   [[nodiscard]] item const& at(int index) const { return steps_[static_cast<std::size_t>(index)]; }
-  template <class Finish>
-  void for_all(Finish finish) {
+  //! Waits for the ends of some passes that are under way.
+  template <class Device, class Which>
+  void finish(Device& on, Which which) {
     if (under_way_ == 0) // as mostly
       return;
     for (int const index : items_)
-      if (index != nothing)
-        finish(index);
+      if (index != nothing && which(index))
+        end(on, index, false);
   }
   //! Begins a pass on another engine, where its stage does so.
   //! @return whether it has.
@@ -138,22 +137,20 @@ private:
     ++under_way_;
     return true;
   }
-  template <class Device>
-  [[gnu::noinline]] void finish(Device& on, int index) {
-    (void)on.enter(index);
-    end(on, index, false);
-    ends_[static_cast<std::size_t>(index)] = on.seconds();
-  }
   //! @param abandoned the step has failed.
   template <class Device>
-  void end(Device& on, int index, bool abandoned) {
+  [[gnu::noinline]] void end(Device& on, int index, bool abandoned) {
     item const& step = at(index);
+    if (!abandoned)
+      (void)on.enter(index);
     *std::ranges::find(items_, index) = nothing;
     --under_way_;
     call_explained(
       *guards_, step, [&] { finish_item(on.stages(), guards_->memory(), step, abandoned); });
-    if (!abandoned)
-      guards_->after(step);
+    if (abandoned)
+      return;
+    ends_[static_cast<std::size_t>(index)] = on.seconds();
+    guards_->after(step);
   }
 
   std::span<item const> steps_;

@@ -92,7 +92,8 @@ private:
 //!
 //! Posting never blocks and buffers nothing: the data stays in the sender's slot until the receiver
 //! has posted. Posts of one direction between two devices meet in order, since both ends post in
-//! the order of the plan. All members may be called from several threads, but `reset`.
+//! the order of the plan. All members may be called from several threads, but `reset` and
+//! `leave_some`.
 class rendezvous {
 public:
   //! Makes a place for each message of a plan.
@@ -109,12 +110,12 @@ public:
   //! Forgets all posts. No thread may be in any other member.
   //! @complexity O(1), after an abort O(messages): every round counts on where the last one ended.
   void reset() noexcept {
-    if (aborted() || some_left_.load(std::memory_order_relaxed)) {
+    if (aborted() || some_left_) {
       for (meeting& point : meetings_)
         point.posts.store(0, std::memory_order_relaxed);
       round_ = 0;
       aborted_.store(false, std::memory_order_relaxed);
-      some_left_.store(false, std::memory_order_relaxed);
+      some_left_ = false;
     }
     round_ += posts_of_a_round;
   }
@@ -146,8 +147,8 @@ public:
 
   //! Says that what has not come will not, until `reset`.
   void abort() noexcept { aborted_.store(true, std::memory_order_seq_cst); }
-  //! Says that the round ends with messages that nobody has posted.
-  void leave_some() noexcept { some_left_.store(true, std::memory_order_relaxed); }
+  //! Says whether the round has ended with messages that nobody has posted, as `reset`.
+  void leave_some(bool left) noexcept { some_left_ = left; }
   //! True once a device has given up.
   [[nodiscard]] bool aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
 
@@ -172,7 +173,7 @@ private:
   std::uint32_t round_ = 0;     // what `posts` of a complete message is
   // Read at every look, written when a run fails.
   alignas(cache_line) std::atomic<bool> aborted_ = false;
-  std::atomic<bool> some_left_ = false;
+  bool some_left_ = false;
 };
 
 } // namespace pipelining::inline v0_3::detail

@@ -64,6 +64,9 @@ namespace detail {
 
 using steady = std::chrono::steady_clock;
 
+//! In the hand of nobody: a device that has ended its errand.
+inline constexpr int at_home = nothing - 1;
+
 //! A device of a runner.
 //!
 //! Only the thread that `runs_on` names begins with a device, and only one that has it in hand
@@ -73,8 +76,7 @@ struct device_standing {
   // On a cache line of their own: they change with every pass.
   alignas(cache_line) std::atomic<int> position = 0; // the item that the device is at
   std::atomic<int> waits_on = nothing;               // the item that it waits for, or nothing
-  std::atomic<bool> at_home = true;                  // it has ended its errand
-  std::atomic<int> in_hand = nothing; // the thread that is in its program now, or nothing
+  std::atomic<int> in_hand = at_home; // the thread that is in its program now, nothing or at_home
   int next = 0;                       // the item to go on with; of who has it in hand
   // Read by who sends to it.
   alignas(cache_line) std::atomic<int> runs_on = 0;
@@ -86,7 +88,7 @@ struct device_standing {
 //! The door of a thread, where it is called and sleeps, between errands and in a step.
 struct alignas(cache_line) thread_standing {
   std::atomic<int> called = 0; // errands that it was sent on
-  std::atomic<int> back = 0;   // errands that it is back from
+  bool starts = true;          // it has not called on_start; of the thread
   sleeping_place door;
 };
 
@@ -107,11 +109,6 @@ struct thread_plan {
 
 //! Reasons to wake the threads.
 enum class errand { start, touch, tell, step, end };
-
-//! The call of the user's code in an errand that is no step.
-[[nodiscard]] constexpr char const* call_of(errand what) noexcept {
-  return what == errand::start ? "thread_options::on_start" : "memory_moved";
-}
 
 //! Data that all threads of a runner share. The board outlives it if a stage never returns.
 struct thread_board {
@@ -136,8 +133,7 @@ struct thread_board {
 
   std::mutex guard{}; // of the failure
   std::atomic<int> failed_device = nothing;
-  std::exception_ptr failure{};
-  std::string failure_text{};
+  std::exception_ptr failure{}; // a run_error
 
   //! @throws std::invalid_argument for a negative number of threads.
   thread_board(int of_devices, thread_options chosen)
@@ -158,9 +154,11 @@ struct thread_board {
     return cores >= active.load(std::memory_order_relaxed) + others ? options.spin
                                                                     : std::chrono::nanoseconds(0);
   }
-  [[nodiscard]] bool is_home(int device) const noexcept {
-    return devices[device].at_home.load(std::memory_order_acquire);
+  //! The thread that has a device in hand, nothing or at_home.
+  [[nodiscard]] int hand_of(int device) const noexcept {
+    return devices[device].in_hand.load(std::memory_order_seq_cst);
   }
+  [[nodiscard]] bool is_home(int device) const noexcept { return hand_of(device) == at_home; }
   [[nodiscard]] int thread_of(int device) const noexcept {
     return devices[device].runs_on.load(std::memory_order_seq_cst);
   }
@@ -230,10 +228,8 @@ struct thread_board {
       if (other_before)
         passes.lie_in(slots(next.lowered, device));
       passes.begin();
-      device_standing& its = devices[device];
-      its.position.store(0, std::memory_order_relaxed);
-      its.waits_on.store(nothing, std::memory_order_relaxed);
-      its.next = 0;
+      devices[device].position.store(0, std::memory_order_relaxed);
+      devices[device].next = 0;
     }
     if (chooses())
       active = long_passes ? device_count : cores;
@@ -243,6 +239,7 @@ struct thread_board {
   //! When the step has come to its end.
   void end_step() {
     again = std::ranges::any_of(now->passes, &host_passes::begins_again);
+    now->messages.leave_some(again);
     carried.take(slots(now->lowered, device_count - 1), again);
     if (chooses())
       long_passes = (steady::now() - step_start) * cores >
@@ -272,7 +269,7 @@ struct thread_board {
     what.store(why, std::memory_order_relaxed);
     for (int device = 0; device < device_count; ++device) {
       devices[device].runs_on.store(device * count / device_count, std::memory_order_relaxed);
-      devices[device].at_home.store(false, std::memory_order_relaxed);
+      devices[device].in_hand.store(nothing, std::memory_order_relaxed);
       devices[device].seen = nothing;
     }
     running.store(count, std::memory_order_relaxed);
@@ -284,13 +281,8 @@ struct thread_board {
     threads[thread].called.fetch_add(1, std::memory_order_seq_cst);
     threads[thread].door.open();
   }
-  [[nodiscard]] bool is_away(int thread) const noexcept {
-    thread_standing const& its = threads[thread];
-    return its.called.load(std::memory_order_acquire) != its.back.load(std::memory_order_acquire);
-  }
   //! The end of a call. The last one hands all that devices have done to the caller.
-  void go_home(int thread) {
-    threads[thread].back.fetch_add(1, std::memory_order_release);
+  void go_home() {
     if (running.fetch_sub(1, std::memory_order_seq_cst) == 1)
       caller.open();
   }
@@ -318,7 +310,7 @@ struct thread_board {
         int hanging = 0;
         for (int device = 0; device < device_count; ++device)
           hanging += is_in_call(device) ? 1 : 0;
-        fail(culprit, "run: no progress before the deadline" + standing(culprit), nullptr);
+        stop(culprit, "run: no progress before the deadline" + standing(culprit));
         countdown<steady> moment(std::chrono::milliseconds(400));
         while (running.load(std::memory_order_seq_cst) > hanging && !moment.is_over())
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -329,26 +321,18 @@ struct thread_board {
   }
   //! After an errand or a step. @throws run_error where it has failed.
   void raise_failure() {
-    int const device = failed_device.load(std::memory_order_acquire);
-    if (device == nothing)
+    if (failed_device.load(std::memory_order_acquire) == nothing)
       return;
     std::lock_guard const lock(guard);
-    if (failure == nullptr)
-      throw run_error(failure_text, device);
-    try {
-      std::rethrow_exception(failure);
-    } catch (...) {
-      std::throw_with_nested(run_error(failure_text, device));
-    }
+    std::rethrow_exception(failure);
   }
   //! Notes the first failure and ends the step on all devices.
-  void fail(int device, std::string text, std::exception_ptr cause) {
+  void fail(int device, std::exception_ptr why) {
     {
       std::lock_guard const lock(guard);
       if (failed_device.load(std::memory_order_relaxed) != nothing)
         return;
-      failure_text = std::move(text);
-      failure = std::move(cause);
+      failure = std::move(why);
       failed_device.store(device, std::memory_order_seq_cst);
     }
     if (now == nullptr)
@@ -358,19 +342,30 @@ struct thread_board {
       threads[thread].door.open();
   }
 
-  //! @return whether this thread has the device in hand now, and the device has not ended.
+  //! The same for a reason of the runner's own.
+  void stop(int device, std::string const& sentence) {
+    fail(device, std::make_exception_ptr(run_error(sentence, device)));
+  }
+  //! The same for what a call for a device has thrown. @pre called from a handler.
+  void note(int device) {
+    try {
+      std::throw_with_nested(run_error("run: device " + std::to_string(device) + " failed in " +
+                                         call_of(device) + ": " + words_of_exception(),
+                                       device));
+    } catch (...) {
+      fail(device, std::current_exception());
+    }
+  }
+
+  //! @return whether this thread has the device in hand now, which has not ended.
   [[nodiscard]] bool take(int device, int thread) {
     int none = nothing;
-    if (thread_of(device) != thread || is_home(device) ||
-        !devices[device].in_hand.compare_exchange_strong(none, thread, std::memory_order_seq_cst))
-      return false;
-    if (!is_home(device))
-      return true;
-    put_back(device, thread);
-    return false;
+    return thread_of(device) == thread &&
+           devices[device].in_hand.compare_exchange_strong(none, thread, std::memory_order_seq_cst);
   }
-  void put_back(int device, int thread) {
-    devices[device].in_hand.store(nothing, std::memory_order_seq_cst);
+  //! @param ended whether it has ended its errand.
+  void put_back(int device, int thread, bool ended) {
+    devices[device].in_hand.store(ended ? at_home : nothing, std::memory_order_seq_cst);
     if (int const other = thread_of(device); other != thread)
       threads[other].door.open();
   }
@@ -379,8 +374,8 @@ struct thread_board {
   void spread() {
     for (int device = 0; device < device_count; ++device) {
       device_standing& its = devices[device];
-      int const busy = its.in_hand.load(std::memory_order_seq_cst);
-      int const item = busy == nothing ? nothing : its.position.load(std::memory_order_relaxed);
+      int const busy = hand_of(device);
+      int const item = busy < 0 ? nothing : its.position.load(std::memory_order_relaxed);
       int const before = std::exchange(its.seen, item);
       if (item == nothing || item != before)
         continue;
@@ -401,21 +396,19 @@ struct thread_board {
     return nothing;
   }
   void give(int device, int thread) {
-    for (int away = running.load(); thread != nothing;) {
-      if (away == 0)
-        return; // the errand is over
-      if (!running.compare_exchange_weak(away, away + 1))
-        continue;
-      devices[device].runs_on.store(thread, std::memory_order_seq_cst);
-      return call(thread);
+    int away = thread == nothing ? 0 : running.load();
+    while (away != 0 && !running.compare_exchange_weak(away, away + 1)) {
     }
+    if (away == 0)
+      return; // there is none, or the errand is over
+    devices[device].runs_on.store(thread, std::memory_order_seq_cst);
+    call(thread);
   }
 
   [[nodiscard]] bool can_go_on(int device) const {
-    device_standing const& its = devices[device];
-    if (its.in_hand.load(std::memory_order_seq_cst) != nothing)
+    if (hand_of(device) != nothing)
       return false;
-    int const missing = its.waits_on.load(std::memory_order_relaxed);
+    int const missing = devices[device].waits_on.load(std::memory_order_relaxed);
     return missing == nothing || now->messages.aborted() ||
            now->messages.done(item_of(device, missing));
   }
@@ -423,14 +416,15 @@ struct thread_board {
     return now->lowered.program_of(device)[static_cast<std::size_t>(index)];
   }
 
-  //! A number that changes when a device begins an item, waits for another one or ends its errand.
+  //! A number that changes when a device begins an item, waits for another one, or is taken in hand
+  //! or put back.
   [[nodiscard]] std::uint64_t whereabouts() const noexcept {
     std::uint64_t all = 1;
     for (int device = 0; device < device_count; ++device)
       for (device_standing const& its = devices[device];
            int const part : {its.position.load(std::memory_order_relaxed),
                              its.waits_on.load(std::memory_order_relaxed),
-                             its.at_home.load(std::memory_order_relaxed) ? 1 : 0})
+                             hand_of(device)})
         all = all * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(part);
     return all;
   }
@@ -443,24 +437,21 @@ struct thread_board {
     return found;
   }
   //! True for a device that is in a call of the user's, or between two.
-  [[nodiscard]] bool is_in_call(int device) const noexcept {
-    return !is_home(device) && (what.load(std::memory_order_relaxed) != errand::step ||
-                                devices[device].in_hand.load() != nothing);
-  }
+  [[nodiscard]] bool is_in_call(int device) const noexcept { return hand_of(device) >= 0; }
 
-  //! Goes on after "device 1": names the call that it is not back from. @pre it is in one.
-  [[nodiscard]] std::string not_back(int device) const {
+  //! The call of the user's that a device is in.
+  [[nodiscard]] std::string call_of(int device) const {
     errand const why = what.load(std::memory_order_relaxed);
     if (why != errand::step)
-      return std::string(" is not back from ") + call_of(why);
+      return why == errand::start ? "thread_options::on_start" : "memory_moved";
     int const at = devices[device].position.load(std::memory_order_relaxed);
-    return " is not back from the " + describe_subject(item_of(device, at), now->lowered.over);
+    return "the " + describe_subject(item_of(device, at), now->lowered);
   }
   //! Says where the culprit is, if it waits for no other; then where each device is, one line each.
   [[nodiscard]] std::string standing(int culprit) const {
     std::string text;
     if (is_in_call(culprit))
-      text = ": device " + std::to_string(culprit) + not_back(culprit);
+      text = ": device " + std::to_string(culprit) + " is not back from " + call_of(culprit);
     if (what.load(std::memory_order_relaxed) != errand::step)
       return text;
     plan const& work = now->lowered;

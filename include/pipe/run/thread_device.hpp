@@ -7,16 +7,15 @@
 
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
-#include <pipe/run/error.hpp>
+#include <pipe/run/between_steps.hpp>
 #include <pipe/run/execute.hpp>
 #include <pipe/run/guards.hpp>
 #include <pipe/run/thread_board.hpp>
 
 #include <chrono>
 #include <cstddef>
-#include <exception>
 #include <span>
-#include <string>
+#include <utility>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -97,11 +96,7 @@ struct thread_device {
     }
   }
 
-  [[nodiscard]] bool begins_again() {
-    if (passes.begins_again())
-      messages.leave_some();
-    return passes.begins_again();
-  }
+  [[nodiscard]] bool begins_again() const noexcept { return passes.begins_again(); }
 
   void finish() { passes.finish(*this); }
 
@@ -116,7 +111,7 @@ struct thread_device {
         return false;
     } catch (stopped const&) { // the failure is another's, or has been noted
     } catch (...) {
-      note();
+      board.note(device);
     }
     passes.abandon(*this, standing.position); // nothing, where the program has ended
     standing.waits_on.store(nothing, std::memory_order_relaxed);
@@ -136,42 +131,48 @@ private:
     standing.waits_on.store(nothing, std::memory_order_relaxed);
     standing.position.store(index, std::memory_order_relaxed);
   }
-
-  //! @pre called from a handler.
-  void note() noexcept {
-    auto const at = static_cast<std::size_t>(standing.position.load(std::memory_order_relaxed));
-    board.fail(device,
-               "run: device " + std::to_string(device) + " failed in the " +
-                 describe_subject(steps[at], work) + ": " + words_of_exception(),
-               std::current_exception());
-  }
 };
 
-//! Runs a device of a thread for as far as it can go.
+//! Does what comes before a step, for a device of a thread.
+template <class Stages>
+[[gnu::noinline]] void
+prepare(thread_board& board, Stages& stages, int device, int thread, errand what) noexcept {
+  try {
+    if (what == errand::start && board.options.on_start &&
+        std::exchange(board.threads[thread].starts, false))
+      board.options.on_start(thread, board.thread_count);
+    if (what == errand::touch)
+      board.touch(device);
+    if (what == errand::tell)
+      tell_moved(stages, board.plans.front()->lowered, device);
+  } catch (...) {
+    board.note(device);
+  }
+}
+
+//! Runs a device of a thread for as far as it can go in a step, or does another errand for it.
 //! @return false where another thread has it in hand, or it has ended.
 template <class Stages>
 [[gnu::always_inline]] inline bool
-advance_device(thread_board& board, Stages& stages, int device, int thread) noexcept {
+advance_device(thread_board& board, Stages& stages, int device, int thread, errand what) noexcept {
   if (!board.take(device, thread))
     return false;
-  if (thread_device<Stages>{board, stages, device}.advance())
-    board.devices[device].at_home.store(true, std::memory_order_release);
-  board.put_back(device, thread);
+  if (what != errand::step)
+    prepare(board, stages, device, thread, what);
+  board.put_back(
+    device, thread, what != errand::step || thread_device<Stages>{board, stages, device}.advance());
   return true;
 }
 
-//! Runs the devices of a thread, each for as far as it can go, until none is left.
+//! Advances the devices of a thread until none is left. It may be given further ones in a step.
 template <class Stages>
-void run_devices(thread_board& board, Stages& stages, int thread) noexcept {
-  auto const advance = [&](int device) {
-    if (board.can_go_on(device))
-      (void)advance_device(board, stages, device, thread);
-    return false;
-  };
+void run_devices(thread_board& board, Stages& stages, int thread, errand what) noexcept {
   auto const can_go_on = [&](int device) { return board.can_go_on(device); };
   auto const come = [&] { return !board.has_any(thread) || board.any_of(thread, can_go_on); };
   while (board.has_any(thread)) {
-    (void)board.any_of(thread, advance);
+    for (int device = 0; device < board.device_count; ++device)
+      if (board.thread_of(device) == thread && board.can_go_on(device))
+        (void)advance_device(board, stages, device, thread, what);
     if (!spin_until(board.spin(0), come))
       board.threads[thread].door.wait(come);
   }

@@ -18,7 +18,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -69,20 +68,22 @@ public:
   //! @brief Ends the threads. One that is in a stage which has not returned is left to itself, with
   //! the memory of the runner; a line on stderr says so. The stages must live on then.
   ~thread_runner() {
-    for (int device = 0; device < board_->device_count; ++device)
-      if (board_->is_in_call(device))
-        std::fprintf(stderr,
-                     "run: device %d%s; its thread is left, and keeps the memory of its runner; "
-                     "the stages must live on\n",
-                     device,
-                     board_->not_back(device).c_str());
+    for (int device = 0; device < board_->device_count; ++device) {
+      auto const thread = static_cast<std::size_t>(board_->hand_of(device));
+      if (thread >= threads_.size() || !threads_[thread].joinable())
+        continue;
+      std::fprintf(
+        stderr,
+        "run: device %d is not back from %s; its thread is left, and keeps the memory of "
+        "its runner; the stages must live on\n",
+        device,
+        board_->call_of(device).c_str());
+      threads_[thread].detach();
+    }
     board_->what.store(detail::errand::end, std::memory_order_relaxed);
     for (int thread = 0; std::thread & each : threads_) {
-      bool const away = board_->is_away(thread);
       board_->call(thread++);
-      if (away)
-        each.detach();
-      else
+      if (each.joinable())
         each.join();
     }
   }
@@ -112,14 +113,16 @@ public:
   //! that have it. `totals` and `trace` are gone as with `add`.
   //! @throws std::bad_alloc; run_error when a stage has not returned yet.
   void reserve(plan const& later) {
-    reserve([&] { board_->reserve(later); });
+    refuse_while_stuck();
+    board_->reserve(later);
+    complete(detail::errand::touch);
   }
   //! @brief The same by numbers of bytes on each device: `plan.arena_bytes` and `plan.host_bytes`.
   void reserve(std::int64_t bytes, std::int64_t host_bytes = 0) {
-    reserve([&] {
-      for (int device = 0; device < board_->device_count; ++device)
-        board_->reserve(device, bytes, host_bytes);
-    });
+    refuse_while_stuck();
+    for (int device = 0; device < board_->device_count; ++device)
+      board_->reserve(device, bytes, host_bytes);
+    complete(detail::errand::touch);
   }
 
   //! @brief Runs every pass of a plan once.
@@ -177,12 +180,6 @@ private:
     complete(detail::errand::touch);
     return number;
   }
-  template <class Grow>
-  void reserve(Grow grow) {
-    refuse_while_stuck();
-    grow();
-    complete(detail::errand::touch);
-  }
 
   static void serve(detail::thread_board& board, Stages& stages, int thread) {
     detail::thread_standing& own = board.threads[thread];
@@ -195,35 +192,9 @@ private:
       detail::errand const what = board.what.load(std::memory_order_relaxed);
       if (what == detail::errand::end)
         return;
-      if (what == detail::errand::step) // in which this thread may be given devices at any time
-        detail::run_devices(board, stages, thread);
-      else
-        prepare(board, stages, thread, what);
-      board.go_home(thread);
+      detail::run_devices(board, stages, thread, what);
+      board.go_home();
     }
-  }
-
-  //! Does what comes before a step, for the devices of a thread.
-  static void
-  prepare(detail::thread_board& board, Stages& stages, int thread, detail::errand what) noexcept {
-    bool starts = what == detail::errand::start && board.options.on_start;
-    (void)board.any_of(thread, [&](int device) {
-      try {
-        if (std::exchange(starts, false))
-          board.options.on_start(thread, board.thread_count);
-        if (what == detail::errand::touch)
-          board.touch(device);
-        if (what == detail::errand::tell)
-          detail::tell_moved(stages, board.plans.front()->lowered, device);
-      } catch (...) {
-        board.fail(device,
-                   std::string("run: ") + detail::call_of(what) + " failed on device " +
-                     std::to_string(device) + ": " + detail::words_of_exception(),
-                   std::current_exception());
-      }
-      board.devices[device].at_home.store(true, std::memory_order_relaxed);
-      return false;
-    });
   }
 
   //! Sends the threads and waits for them; raises what went wrong.

@@ -13,7 +13,6 @@
 #include <pipe/flow/training.hpp>
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
@@ -35,10 +34,8 @@ namespace detail {
 //! @tparam Default what a stored parameter is until it is set.
 template <int Value, int Default = dynamic, class Number = int>
 struct parameter {
-  //! The number in the type.
-  constexpr operator Number() const noexcept {
-    return Value;
-  } // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a number
+  constexpr operator Number() const noexcept { return Value; } //!< the one in the type
 };
 //! A parameter that is set when the program runs.
 template <int Default, class Number>
@@ -49,10 +46,8 @@ struct parameter<dynamic, Default, Number> {
   //! Any number; schedules refuse those that they cannot have.
   constexpr parameter(Number given) noexcept // NOLINT(google-explicit-constructor)
       : value(given) {}
-  //! The number.
-  constexpr operator Number() const noexcept {
-    return value;
-  } // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a number
+  constexpr operator Number() const noexcept { return value; } //!< the one that is set
 };
 
 } // namespace detail
@@ -72,9 +67,10 @@ struct row_writer {
       passes[count++] = what;
   }
   //! @brief Room for the next `number` passes, all of which the caller writes.
+  //! @throws std::length_error where the row has no such room.
   [[nodiscard]] constexpr pass* append(int number) {
     if (number > capacity - count)
-      refuse();
+      throw std::length_error("row_writer: a device has more passes than its stages can have");
     count += number;
     return passes + (count - number);
   }
@@ -95,9 +91,6 @@ struct row_writer {
     push(make(pass_kind::backward_weight, stage, microbatch, chunk));
   }
 
-  [[noreturn]] static void refuse() { //!< throws std::length_error: the row is full
-    throw std::length_error("row_writer: a device has more passes than its stages can have");
-  }
   //! A pass from its parts.
   [[nodiscard]] static constexpr pass
   make(pass_kind kind, int stage, int microbatch, int chunk = 0) noexcept {
@@ -121,15 +114,12 @@ concept arranges = std::copyable<Schedule> &&
   { schedule.arrange(devices, microbatches) } -> std::same_as<shape>;
 };
 
+//! A schedule in closed form: its order on a device follows from the extents alone, without looking
+//! at other devices.
 template <class Schedule>
 concept orders_device = requires(Schedule const schedule, shape const extents, row_writer out) {
   schedule.order(extents, 0, out);
 };
-
-//! A schedule whose order on a device follows from the extents alone, without looking at
-//! other devices.
-template <class Schedule>
-concept closed_form_schedule = arranges<Schedule> && orders_device<Schedule>;
 
 } // namespace detail
 
@@ -183,15 +173,13 @@ struct no_cost {
   [[nodiscard]] static constexpr double duration(pass const&) noexcept { return 1; }
   [[nodiscard]] static constexpr double latency() noexcept { return 0; }
 };
-template <class Schedule>
-concept generates_rows = requires(Schedule const schedule, shape const extents, row_writer* rows) {
-  schedule.generate(extents, no_cost{}, rows);
-};
 //! A schedule that orders all devices together and may look at the costs: `generate(extents, cost,
 //! rows)`, where `rows[d]` is the row_writer of device d; for a flow with several engines
 //! `rows[e P + d]` is that of engine row e of device d.
 template <class Schedule>
-concept generated_schedule = arranges<Schedule> && generates_rows<Schedule>;
+concept generates_rows = requires(Schedule const schedule, shape const extents, row_writer* rows) {
+  schedule.generate(extents, no_cost{}, rows);
+};
 
 //! The flow that a schedule orders passes of: its static member `declared`, else `training`.
 template <class Schedule>
@@ -249,7 +237,8 @@ concept joins_stages = requires(Schedule const schedule, shape const extents) {
 //! @brief A pipeline schedule: a small value that knows its extents and the order of passes on
 //! every device.
 template <class Schedule>
-concept schedule = detail::closed_form_schedule<Schedule> || detail::generated_schedule<Schedule>;
+concept schedule = detail::arranges<Schedule> &&
+  (detail::orders_device<Schedule> || detail::generates_rows<Schedule>);
 
 namespace detail {
 

@@ -5,7 +5,6 @@
 //! @brief 1F1B over chunks of sequences. Header for pipelining::Seq1F1B, EagerSeq1F1B, their split
 //! backward passes, and the same on interleaved stages.
 
-#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/block/walk.hpp>
 #include <pipe/schedule/schedule.hpp>
 

@@ -57,12 +57,15 @@ struct SlimPipe {
                                   " chunks are too few for " + std::to_string(devices) +
                                   " devices: cut sequences into at least as many chunks as there "
                                   "are devices, or take Seq1F1B");
-    return detail::walk{.stages_per_device = stages_per_device, .chunks = chunks}.arrange(
-      devices, microbatches);
+    return {.devices = devices,
+            .microbatches = microbatches,
+            .chunks = chunks,
+            .stages_per_device = stages_per_device};
   }
   static constexpr void order(shape const& extents, int device, row_writer& out) {
-    detail::walk{.group = 1, .reach = 2, .chunk_group = chunk_group(extents)}.order(
-      extents, device, out);
+    detail::Walk<detail::walk{}, 1, 1, 1, 2, 0, dynamic> const rows{.chunk_group =
+                                                                      chunk_group(extents)};
+    rows.order(extents, device, out);
   }
   //! G, the chunks of one microbatch that pass all stages of a device before others do.
   [[nodiscard]] static constexpr int chunk_group(shape const& extents) noexcept {

@@ -32,7 +32,7 @@ struct attention_cost {
   std::optional<attention_exchange> exchange{}; //!< none: every device does its own attention
 
   [[nodiscard]] constexpr double duration(pass const& what) const {
-    role const is = detail::training_kind(what.kind).is;
+    role const is = detail::kinds_of_training[what.kind].is;
     bool const is_forward = is == role::forward;
     bool const attends = is_forward || is == role::backward || is == role::input;
     double const taken = attends && exchange ? exchange->of(extents, what).chunks : 0;
@@ -55,7 +55,7 @@ struct attention_part_cost {
 
   [[nodiscard]] constexpr double duration(pass const& what) const {
     exchange_stage const part = schedule.stage_at(extents, what.stage);
-    role const is = detail::training_kind(what.kind).is;
+    role const is = detail::kinds_of_training[what.kind].is;
     double const keys = is == role::forward ? forward : is == role::weights ? 0 : backward;
     switch (part.part) {
     case layer_part::projection: return projection_share * linear.duration(what);

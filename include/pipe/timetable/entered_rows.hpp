@@ -64,12 +64,10 @@ struct entered_rows {
                                           dependency const& from,
                                           int device,
                                           int stage) const noexcept {
-    return from.own ? 0
-                    : transfer_time(over,
-                                    table.groups,
-                                    table.message_time(holders.data[from.line], device),
-                                    from.stage,
-                                    stage);
+    if (from.own)
+      return 0;
+    double const message = table.message_time(holders.data[from.line], device);
+    return transfer_time(over, table.groups, message, from.stage, stage);
   }
 };
 

@@ -20,7 +20,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <stdexcept>
@@ -127,7 +126,7 @@ namespace detail {
 template <class Schedule, cost_model Cost>
 constexpr void
 order_all(Schedule const& plan, shape const& extents, Cost const& cost, row_writer* rows) {
-  if constexpr (closed_form_schedule<Schedule>)
+  if constexpr (orders_device<Schedule>)
     for (int device = 0; device < extents.devices; ++device)
       plan.order(extents, device, rows[device]);
   else
@@ -191,10 +190,7 @@ template <class Schedule>
 //! The pipeline of a schedule for a size. @throws as `arrange` and `check_extents` do.
 template <class Schedule>
 [[nodiscard]] pipeline arranged_pipeline(Schedule const& plan, pipeline_size size) {
-  check_extents({.devices = size.devices, .microbatches = size.microbatches});
-  shape const extents = plan.arrange(size.devices, size.microbatches);
-  check_extents(extents, flow_of<Schedule>().rows);
-  return pipeline_of(plan, extents);
+  return pipeline_of(plan, arranged(plan, size.devices, size.microbatches));
 }
 
 } // namespace detail

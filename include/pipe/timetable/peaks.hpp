@@ -22,9 +22,20 @@ namespace detail {
 
 //! How many slots of one pool a pass of each kind takes at its start and gives back at its end.
 struct pool_effect {
-  int taken[flow::most_kinds];
-  int freed[flow::most_kinds];
+  int taken[flow::most_kinds]{};
+  int freed[flow::most_kinds]{};
 
+  constexpr pool_effect(flow const& declared, slot_class pool) noexcept {
+    for (int kind = 0; kind < declared.kind_count; ++kind)
+      for (effect const& one : declared.kinds[kind]) {
+        datum const& of = declared.data[one.of];
+        if (one.stage != of_stage::own || of.lives == residence::nowhere ||
+            of.pool != static_cast<int>(pool) || of.instance == datum::per::microbatch)
+          continue;
+        taken[kind] += one.what == does::makes ? 1 : 0;
+        freed[kind] += one.what == does::frees ? 1 : 0;
+      }
+  }
   //! How many more are held when a pass starts, or ends. A stage that only goes forward works in
   //! the pool, and keeps nothing.
   [[nodiscard]] constexpr int
@@ -33,20 +44,6 @@ struct pool_effect {
     return !ends ? taken[kind] : goes_forward_only(over, what.stage) ? -taken[kind] : -freed[kind];
   }
 };
-
-[[nodiscard]] constexpr pool_effect effect_on(flow const& declared, slot_class pool) noexcept {
-  pool_effect result{};
-  for (int kind = 0; kind < declared.kind_count; ++kind)
-    for (effect const& one : declared.kinds[kind]) {
-      datum const& of = declared.data[one.of];
-      if (one.stage != of_stage::own || of.lives == residence::nowhere ||
-          of.pool != static_cast<int>(pool) || of.instance == datum::per::microbatch)
-        continue;
-      result.taken[kind] += one.what == does::makes ? 1 : 0;
-      result.freed[kind] += one.what == does::frees ? 1 : 0;
-    }
-  return result;
-}
 
 //! A row of passes on the way through time. The halves of a composite pass start before either
 //! ends.
@@ -129,7 +126,7 @@ peak_by(timetable_view const& table, int device, Change const& change) noexcept 
 template <class Number, class Weight>
 [[nodiscard]] constexpr Number
 peak_of(timetable_view const& table, int device, slot_class pool, Weight const& weight) noexcept {
-  pool_effect const of = effect_on(*table.over.declared, pool);
+  pool_effect const of(*table.over.declared, pool);
   if (std::count(of.taken, of.taken + flow::most_kinds, 0) == flow::most_kinds)
     return {}; // the flow has no slots of this pool
   return peak_by<Number>(table, device, [&](pass const& what, bool ends) {

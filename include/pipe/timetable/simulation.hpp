@@ -9,14 +9,12 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
-#include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/cost.hpp>
 #include <pipe/timetable/entered_rows.hpp>
 #include <pipe/timetable/timetable.hpp>
 
 #include <algorithm>
-#include <span>
 
 namespace pipelining::inline v0_3::detail {
 

@@ -32,7 +32,7 @@ namespace detail {
 template <class Schedule, cost_model Cost, class Append>
 [[nodiscard]] constexpr report order_rows(
   Schedule const& plan, pipeline_view const& over, Cost const& cost, int* offsets, Append append) {
-  constexpr bool closed = closed_form_schedule<Schedule>; // one row after the other
+  constexpr bool closed = orders_device<Schedule>; // one row after the other
   int const capacity = row_capacity(over);
   int const rows = over.row_count();
   int const kept = closed ? 1 : rows;
@@ -141,11 +141,15 @@ struct unit_cost {
   static constexpr uniform_cost value{}; //!< every pass takes 1, messages nothing
 };
 
+//! A schedule whose type says all. A constant, since nvcc 13 takes no temporary in a concept.
+template <class Schedule>
+inline constexpr Schedule of_type{};
+
 //! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
 template <class Schedule>
-[[nodiscard]] constexpr shape arranged(int devices, int microbatches) {
+[[nodiscard]] constexpr shape arranged(Schedule const& plan, int devices, int microbatches) {
   check_extents({.devices = devices, .microbatches = microbatches});
-  shape const extents = Schedule{}.arrange(devices, microbatches);
+  shape const extents = plan.arrange(devices, microbatches);
   check_extents(extents, flow_of<Schedule>().rows);
   return extents;
 }
@@ -175,7 +179,7 @@ struct timed {
     !has_edges<Schedule>,
     "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
     "graph with make_timetable");
-  static constexpr shape extents = arranged<Schedule>(Devices, Microbatches);
+  static constexpr shape extents = arranged(of_type<Schedule>, Devices, Microbatches);
   static constexpr int holder_total = holder_count<Schedule>(extents);
   static constexpr int unit_total = first_unit_count<Schedule>(extents);
 
@@ -248,25 +252,16 @@ struct timed {
 //! Whether a schedule takes this size, and the pipeline is one that passes can number.
 template <class Schedule, int Devices, int Microbatches>
 concept takes_size = !schedule<Schedule> || requires {
-  typename std::
-    integral_constant<int, (static_cast<void>(arranged<Schedule>(Devices, Microbatches)), 0)>;
+  typename std::integral_constant<
+    int,
+    (static_cast<void>(arranged(of_type<Schedule>, Devices, Microbatches)), 0)>;
 };
 
 //! A timetable without passes, after which no other error follows.
 struct no_timetable {
-  static constexpr timetable_view view{};
+  static constexpr report verdict{};
+  static constexpr timetable_view view{.over = {.extents = {.devices = 0}}};
   constexpr operator timetable_view() const noexcept { return view; }
-};
-
-//! Replaces the timetable of a size that its schedule refuses: reports that one error and
-//! suppresses the rest.
-template <class Schedule, int Devices, int Microbatches>
-struct refused_size : no_timetable {
-  static_assert(
-    takes_size<Schedule, Devices, Microbatches>,
-    "timetable: the schedule does not take this number of devices and microbatches; the "
-    "throw in the next error says why");
-  static_assert((static_cast<void>(arranged<Schedule>(Devices, Microbatches)), true));
 };
 
 //! A timetable whose order, times and verdict are constants of the compiler. Naming an
@@ -284,17 +279,23 @@ struct static_timetable
                         Devices,
                         Microbatches> {
   //! The timetable that the compiler made.
+  static constexpr report verdict = timed<Schedule, Devices, Microbatches, Cost>::value.verdict;
   static constexpr timetable_view view = timed<Schedule, Devices, Microbatches, Cost>::view;
-  constexpr operator timetable_view() const noexcept {
-    return view;
-  } // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): functions take views
+  constexpr operator timetable_view() const noexcept { return view; }
 };
 
+// Of a size that its schedule refuses: reports that one error and suppresses the rest.
 template <class Schedule, int Devices, int Microbatches, class Cost>
 requires(!takes_size<Schedule,
                      Devices,
                      Microbatches>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
-    : refused_size<Schedule, Devices, Microbatches> {
+    : no_timetable {
+  static_assert(
+    takes_size<Schedule, Devices, Microbatches>,
+    "timetable: the schedule does not take this number of devices and microbatches; the "
+    "throw in the next error says why");
+  static_assert((static_cast<void>(arranged(of_type<Schedule>, Devices, Microbatches)), true));
 };
 template <class Schedule, int Devices, int Microbatches, class Cost>
 requires(!schedule<Schedule>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
@@ -315,14 +316,8 @@ template <int MemoryLimit = detail::unlimited,
           int Microbatches,
           class Cost>
 [[nodiscard]] constexpr report
-verify(detail::static_timetable<Schedule, Devices, Microbatches, Cost> const&) {
-  if constexpr (!schedule<Schedule> || !detail::takes_size<Schedule, Devices, Microbatches>) {
-    return {};
-  } else {
-    using made = detail::timed<Schedule, Devices, Microbatches, Cost>;
-    return made::value.verdict ? detail::check_memory(made::view, MemoryLimit)
-                               : made::value.verdict;
-  }
+verify(detail::static_timetable<Schedule, Devices, Microbatches, Cost> const& table) {
+  return table.verdict ? detail::check_memory(table.view, MemoryLimit) : table.verdict;
 }
 
 } // namespace pipelining::inline v0_3

@@ -124,9 +124,8 @@ struct dynamic_timetable {
             .groups = groups,
             .links = links.empty() ? nullptr : links.data()};
   }
-  operator timetable_view() const noexcept {
-    return view();
-  } // NOLINT(google-explicit-constructor): owning to view
+  // NOLINTNEXTLINE(google-explicit-constructor): owning to view
+  operator timetable_view() const noexcept { return view(); }
 };
 
 } // namespace pipelining::inline v0_3

@@ -17,7 +17,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/workers.hpp>
 
-#include <cstddef>
 #include <limits>
 
 namespace pipelining::inline v0_3 {
@@ -164,7 +163,7 @@ constexpr report check_needs(entered_rows const& map) {
   report result;
   if (memory_limit == unlimited)
     return result;
-  pool_effect const memory = effect_on(*table.over.declared, slot_class::activation);
+  pool_effect const memory(*table.over.declared, slot_class::activation);
   for (int device = 0; device < table.over.extents.devices && result; ++device) {
     int held = 0;
     walk_device(table, device, [&](row_walk const& at) {

@@ -154,8 +154,9 @@ void write_counters(trace_writer<Sink>& trace,
                     timetable_caption const& about,
                     int process,
                     double unit) {
-  pool_effect const pools[] = {effect_on(*table.over.declared, slot_class::activation),
-                               effect_on(*table.over.declared, slot_class::weight_input)};
+  flow const& declared = *table.over.declared;
+  pool_effect const pools[] = {{declared, slot_class::activation},
+                               {declared, slot_class::weight_input}};
   for (int device = 0; device < table.over.extents.devices; ++device) {
     double held[2]{};
     walk_device(table, device, [&](row_walk const& at) {

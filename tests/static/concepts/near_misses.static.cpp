@@ -46,7 +46,7 @@ struct closed_form {
   void order(pp::shape const&, int, pp::row_writer&) requires(Missing == 4);
   void order(pp::shape const&, pp::row_writer&) const requires(Missing == 5);
 };
-static_assert(pp::detail::closed_form_schedule<closed_form<0>> && pp::schedule<closed_form<0>>);
+static_assert(pp::detail::orders_device<closed_form<0>> && pp::schedule<closed_form<0>>);
 static_assert(!pp::detail::arranges<closed_form<1>> && !pp::schedule<closed_form<1>>);
 static_assert(!pp::detail::arranges<closed_form<2>> && !pp::schedule<closed_form<2>>);
 static_assert(!pp::detail::arranges<closed_form<3>> && !pp::schedule<closed_form<3>>);
@@ -61,8 +61,8 @@ struct generated {
   template <pp::cost_model Cost>
   void generate(pp::shape const&, Cost const&, pp::row_writer*) requires(Missing == 2);
 };
-static_assert(pp::detail::generated_schedule<generated<0>> && pp::schedule<generated<0>>);
-static_assert(!pp::detail::closed_form_schedule<generated<0>>);
+static_assert(pp::detail::generates_rows<generated<0>> && pp::schedule<generated<0>>);
+static_assert(!pp::detail::orders_device<generated<0>>);
 static_assert(!pp::schedule<generated<1>> && !pp::schedule<generated<2>>);
 
 // What a schedule may have in addition to its order.

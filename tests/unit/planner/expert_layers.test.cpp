@@ -223,7 +223,7 @@ struct shard_times {
     if (of_training < pp::detail::first_of_shards)
       return layers.duration(what);
     pp::kind_of_pass const& kind =
-      pp::detail::training_kind(static_cast<pp::pass_kind>(of_training));
+      pp::detail::kinds_of_training[static_cast<pp::pass_kind>(of_training)];
     return kind.on == pp::engine::network ? move : kind.in_groups ? 1 : 0;
   }
   [[nodiscard]] double latency() const { return 1; }

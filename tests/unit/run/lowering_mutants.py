@@ -25,16 +25,16 @@ PROGRAM, ORDER, DEVICE = "plan/lower/device_program.hpp", "plan/lower/global_ord
 # As planted_headers.py says. The first is lowering itself.
 MUTANTS = [
     ("nothing", SLOTS, "", ""),
-    ("take a slot before whoever left it has ended", SLOTS, "waits_.need(i, from.released[into.slot]);", ""),
+    ("take a slot before whoever left it has ended", SLOTS, "std::exchange(users[k], nothing)",
+     "(PLANTED && k == 0 ? nothing : std::exchange(users[k], nothing))"),
     ("take a slot before its readers on other streams have ended", SLOTS,
-     "waits_.need(i, reader);", ""),
+     "std::exchange(users[k], nothing)", "(PLANTED && k > 0 ? (users[k] = nothing) : std::exchange(users[k], nothing))"),
     ("forget who made what a slot holds", SLOTS, "into.maker = i;", ""),
-    ("give a slot back twice", SLOTS, "pools_[what.pool].release(what.slot, i);",
-     "pools_[what.pool].release(what.slot, i); pools_[what.pool].release(what.slot, i);"),
+    ("give a slot back twice", SLOTS, "into.slot = from.take(i);", "into.slot = from.take(i); from.release(into.slot, i);"),
     ("give back another slot", SLOTS, "pools_[what.pool].release(what.slot, i);", "pools_[what.pool].release(0, i);"),
     ("send before it has been made", SLOTS, "waits_.need(i, made.maker);", ""),
     ("give back after the first reader", SLOTS, "--what.reads == 0)", "--what.reads == 0 || PLANTED)"),
-    ("count no reader of what is sent", SLOTS, "count_reader(product_of(i));", ""),
+    ("count no reader of what is sent", SLOTS, "count_reader(held_[product_of(step)]);", ""),
     ("give back before taking", SLOTS, "    for (int i = first; i < end; ++i)\n      hand_slots<true, true>(i);",
      "    for (int i = first; i < end && PLANTED; ++i) {\n      hand_slots<false, true>(i);\n      give_back_after(i);\n    }\n"
      "    for (int i = first; i < end; ++i)\n      hand_slots<true, true>(i);",
@@ -61,11 +61,9 @@ MUTANTS = [
     ("number a neighbour as if all edges led to a chunk", GRAPH, "result.number = neighbours_by(",
      "result.number = PLANTED ? result.number : neighbours_by("),
     ("order nobody by what is followed", USES, "|| one.what == does::follows;", "|| (one.what == does::follows && !PLANTED);"),
-    ("size nothing that is handed", ARENA, "enter(bytes_of_pass(",
-     "enter(PLANTED ? 0 : bytes_of_pass("),
+    ("size nothing that is handed", SLOTS, "sized(use.pool, bytes_of(", "sized(use.pool, PLANTED ? 0 : bytes_of("),
     ("let all classes begin at the start", ARENA, "    layouts[of].offset = end;", "    layouts[of].offset = PLANTED ? 0 : end;"),
-    ("make slots too small", ARENA, "    grow(layouts[static_cast<int>(next->of)], bytes);",
-     "    grow(layouts[static_cast<int>(next->of)], PLANTED ? 0 : bytes);"),
+    ("make slots too small", SLOTS, "layout.bytes = bytes >", "layout.bytes = PLANTED ? 0 : bytes >"),
     ("leave a wait out", WAITS, "      waits->push_back(at);", ""),
     ("take a stream to be further than it is", WAITS, "clock.known(stream)[other] >= at)",
      "clock.known(stream)[other] >= at - (PLANTED ? 1 : 0))"),
@@ -80,8 +78,8 @@ MUTANTS = [
      "        if (!emitted_[needed.index(k)] && !PLANTED)"),
     ("offer the compute engine alone what has arrived", ORDER, "other < table_.rows();",
      "other < (PLANTED ? devices : table_.rows());"),
-    ("lay out one slot too few", DEVICE, "      layouts[of].count = pools_[of].count;",
-     "      layouts[of].count = pools_[of].count - (PLANTED && pools_[of].count > 0 ? 1 : 0);"),
+    ("lay out one slot too few", DEVICE, "      layouts[of].count = pools_[of].count();",
+     "      layouts[of].count = pools_[of].count() - (PLANTED && pools_[of].count() > 0 ? 1 : 0);"),
 ]
 
 

@@ -112,7 +112,7 @@ TEST_CASE("a stage that cannot follow its memory ends the step that would use it
   model[1].throws = true;
   for (int i = 0; i < 2; ++i)
     CHECK_THROWS_WITH_AS(
-      runner.step(), "run: memory_moved failed on device 1: views are pinned", pp::run_error);
+      runner.step(), "run: device 1 failed in memory_moved: views are pinned", pp::run_error);
   model[1].throws = false;
   runner.step();
   CHECK(model[1].told.size() == 3);

@@ -307,7 +307,7 @@ TEST_CASE(
                               }});
   };
   CHECK_THROWS_WITH_AS(
-    fail(), "run: thread_options::on_start failed on device 1: no such core", pp::run_error);
+    fail(), "run: device 1 failed in thread_options::on_start: no such core", pp::run_error);
 }
 
 TEST_CASE("threads that look for messages, and threads that sleep at once, come to the same") {

@@ -65,9 +65,8 @@ struct block_without_layout {
   int stages_per_device = 1;
   bool fused = false;
 };
-static_assert(pp::schedule<pp::OneFOneB> && pp::detail::closed_form_schedule<pp::OneFOneB>);
-static_assert(!pp::detail::generated_schedule<pp::OneFOneB> &&
-              pp::detail::generated_schedule<pp::VHalf>);
+static_assert(pp::schedule<pp::OneFOneB> && pp::detail::orders_device<pp::OneFOneB>);
+static_assert(!pp::detail::generates_rows<pp::OneFOneB> && pp::detail::generates_rows<pp::VHalf>);
 static_assert(!pp::detail::arranges<without_arrange> && !pp::schedule<without_arrange>);
 static_assert(pp::detail::arranges<without_order> && !pp::schedule<without_order>);
 static_assert(!pp::detail::arranges<arranges_a_number> && !pp::schedule<not_a_copy>);

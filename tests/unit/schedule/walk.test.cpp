@@ -49,16 +49,15 @@ static_assert(pp::span_of(pp::timetable<newcomer, 8, 32>) == 3 * 2 * 4 * 32 + 7)
 } // namespace
 
 TEST_CASE("a walk of one's own is a schedule") {
-  pp::detail::walk const own{.stages_per_device = 2, .chunks = 3, .group = 2, .reach = 2, .lag = 2};
+  pp::detail::Walk<pp::detail::walk{.reach = 2, .lag = 2}, 2, 3, 2> const own;
   for (int devices = 1; devices <= 6; ++devices)
     for (int microbatches = 1; microbatches <= 9; ++microbatches)
       CHECK(pp::verify(pp::make_timetable(own, {devices, microbatches})));
-  CHECK(pp::make_timetable(pp::detail::walk{}, {4, 8}).passes ==
-        pp::make_timetable<pp::OneFOneB>({4, 8}).passes);
-  CHECK_THROWS_WITH(pp::make_timetable(pp::detail::walk{.chunks = 6, .chunk_group = 4}, {4, 8}),
+  pp::detail::Walk<pp::detail::walk{}, 1, 6, 0, 1, 0, pp::dynamic> const cut{.chunk_group = 4};
+  CHECK_THROWS_WITH(pp::make_timetable(cut, {4, 8}),
                     "interleaved stages: a group of 4 chunks must divide the 6 of a sequence; 0 "
                     "stands for all of them");
-  CHECK_THROWS_WITH(pp::make_timetable(pp::detail::walk{.lag = 3}, {4, 8}),
+  CHECK_THROWS_WITH(pp::make_timetable<pp::detail::Walk<pp::detail::walk{.lag = 3}>>({4, 8}),
                     doctest::Contains("lag by at most 2 units per device"));
 }
 

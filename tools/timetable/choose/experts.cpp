@@ -252,7 +252,7 @@ private:
       static_cast<pp::pass_kind>(pp::detail::index_of(what.kind) - pp::detail::shards_later);
     of.stage = static_cast<decltype(of.stage)>(work_.stages[layer]);
     double const all = whole_.duration(of);
-    pp::kind_of_pass const& kind = pp::detail::training_kind(of.kind);
+    pp::kind_of_pass const& kind = pp::detail::kinds_of_training[of.kind];
     if (kind.on == pp::engine::compute || all == 0)
       return all;
     auto const part = kind.calls == pp::stage_call::scatter_gradients ? &pp::stage_bytes::gradients
@@ -350,7 +350,7 @@ pp::cut_costs whole_layers(pp::cut_costs const& of) {
   pp::cost_table const none =
     pp::cost_table(extents, pp::uniform_cost{}).by_microbatch(of.times.microbatches());
   result.times = none.reshaped(extents, of.times.latency(), [&](pp::pass what) {
-    pp::role const own = pp::detail::training_kind(what.kind).is;
+    pp::role const own = pp::detail::kinds_of_training[what.kind].is;
     pp::role const is = own == pp::role::again ? pp::role::forward : own;
     double sum = 0;
     if (is == pp::role::forward || is == pp::role::input || is == pp::role::weights)

@@ -77,7 +77,7 @@ cut_parts(pp::cut_costs const& of, std::span<int const> layers, choose_command c
   first.back() = of.stages;
   pp::shape const extents{.devices = result.stages, .chunks = of.chunks};
   result.times = of.times.reshaped(extents, of.times.latency(), [&](pp::pass what) {
-    bool const forward = pp::detail::training_kind(what.kind).is == pp::role::forward;
+    bool const forward = pp::detail::kinds_of_training[what.kind].is == pp::role::forward;
     std::size_t const stage = what.stage;
     double sum = 0;
     for (int part = first[stage]; part < first[stage + 1]; ++part)

@@ -48,7 +48,6 @@ struct alignas(8) data_use {
   std::int8_t reader = 0; //!< it is there where such stages exist
   slot_place at = slot_place::none; //!< where a pass has its slot
   bool per_reader = false;          //!< there is one for each of them
-  pass_kind maker{};                //!< the kind that a pass that has made it is named after
   bool lies = false;                //!< in a slot, in this pipeline
   bool orders = false;              //!< says who runs first, and has no slot
   bool whole = false;               //!< one per unit
@@ -72,10 +71,9 @@ struct data_uses {
   struct list {
     data_use uses[kind_of_pass::most_effects]{};
     int count = 0;
-    int slots = 0; //!< that a pass uses where stages are a chain
-    //! The chunk that ends its kind in a microbatch: -1 the first, 1 the last, 0 any.
-    int last_chunk = 0;
+    int slots = 0;         //!< that a pass uses where stages are a chain
     int product = nothing; //!< the first instance of the first datum made for other stages
+    int copied = nothing;  //!< of a copy: the pool that gives its bytes, on the device if it can
 
     [[nodiscard]] constexpr data_use const* begin() const noexcept { return uses; }
     [[nodiscard]] constexpr data_use const* end() const noexcept { return uses + count; }
@@ -90,19 +88,17 @@ struct data_uses {
   list of[flow::most_kinds][4]{};     // [kind][has_before + has_after]
   bool completes[flow::most_kinds]{}; //!< whether the last of a kind on a stage completes its
                                       //!< gradients
-  int most_taken = 1;                 //!< the most slots of one pool that an item takes
   bool read_once; //!< each datum of another stage at most once, which need not be counted
   //! The streams that may read one slot without knowing of each other: streams of messages, and the
   //! engines of the device.
   int most_readers;
-  //! Only data that passes use are numbered: [data], [lines].
+  //! Only data that kinds use are numbered: [data], [lines].
   std::int8_t line_of[flow::most_data]{};
   std::uint8_t datum_on[flow::most_data]{};
   int lines = 0;
   int row_size = 0; //!< the instances of the data of a stage
 
-  //! @param kinds of the passes
-  constexpr explicit data_uses(pipeline_view const& whose, flow_set kinds = ~flow_set{0})
+  constexpr explicit data_uses(pipeline_view const& whose)
       : over(whose), stage_count(whose.extents.stages()), unit_count(whose.units()),
         width(graph_width(whose)), across(whose.graph().names_chunks()), position(stage_count),
         most_readers(width + whose.declared->engines) {
@@ -110,12 +106,9 @@ struct data_uses {
     for (int stage = 0; stage < stage_count; ++stage)
       position[stage] = static_cast<unsigned char>(over.graph().position({stage}));
     for (int number = 0; number < declared.kind_count; ++number)
-      if (holds(kinds, number))
-        number_data(declared.kinds[number]);
+      number_data(declared.kinds[number]);
     row_size = lines * width * unit_count;
     for (int number = 0; number < declared.kind_count; ++number) {
-      if (!holds(kinds, number))
-        continue;
       completes[number] = completes_gradients(declared, static_cast<pass_kind>(number));
       for (int where = 0; where < 4; ++where)
         list_uses(number, where);
@@ -186,8 +179,8 @@ struct data_uses {
     return reader != 0 || first == nothing ? nothing : first + place_of(maker, row).unit;
   }
   //! The datum of an instance.
-  [[nodiscard]] constexpr int datum_of(int instance) const noexcept {
-    return datum_on[instance / (width * unit_count) % lines];
+  [[nodiscard]] constexpr datum const& datum_of(int instance) const noexcept {
+    return over.declared->data[datum_on[instance / (width * unit_count) % lines]];
   }
   //! How many instances there are.
   [[nodiscard]] constexpr int instances() const noexcept { return stage_count * row_size; }
@@ -207,8 +200,8 @@ struct data_uses {
   }
   //! True when a pass is the last of its kind in its microbatch.
   [[nodiscard]] constexpr bool ends_kind(pass const& work) const noexcept {
-    int const last = of[index_of(work.kind)][0].last_chunk;
-    return last == 0 || work.chunk == (last < 0 ? 0 : over.chunks_of(work.microbatch) - 1);
+    int const step = over.declared->links[index_of(work.kind)][0].chunk_step; // to the one before
+    return step == 0 || work.chunk == (step > 0 ? 0 : over.chunks_of(work.microbatch) - 1);
   }
 
 private:
@@ -245,13 +238,10 @@ private:
     flow const& declared = *over.declared;
     kind_of_pass const& kind = declared.kinds[number];
     list& result = of[number][where];
-    int taken[slot_classes]{};
     for (int e = 0; e < kind.effect_count; ++e) {
       if (kind.effects[e].what == does::needs)
         continue; // follows from where it stands
       data_use use = use_of(kind, kind.effects[e]);
-      if (use.what == does::adds_to)
-        result.last_chunk = use.order == effect::chunk_order::ascending ? 1 : -1;
       use.at = declared.places[number][e];
       use.single = over.edges == nullptr || (use.stage == 0 && !use.per_reader);
       use.first = line_of[use.of] * width * unit_count + (use.single ? use.stage : 0) * row_size;
@@ -260,11 +250,11 @@ private:
         step == 0 || step == group_step || (step < 0 ? where % 2 == 1 : where / 2 == 1);
       if (!there || (!use.lies && !use.orders && use.stage == 0))
         continue;
-      if (detail::brings(kind.effects[e]))
-        taken[use.pool] += use.per_reader ? width : 1;
-      most_taken = std::max(most_taken, taken[use.pool]);
       result.slots += use.takes_part ? 1 : 0;
       result.product = result.product == nothing && is_product(use) ? use.first : result.product;
+      bool const on_device = declared.data[use.of].lives == residence::device;
+      if (is_copy(kind) && use.takes_part && (on_device || result.copied == nothing))
+        result.copied = use.pool;
       result.uses[result.count++] = use;
     }
   }
@@ -299,7 +289,6 @@ private:
     use.pool = datum_of.pool;
     use.stage = static_cast<std::int8_t>(step_to(one.stage));
     use.reader = static_cast<std::int8_t>(to_readers(over.edges, declared.reader_step[one.of]));
-    use.maker = namer_of(declared, declared.row_of[one.of]);
     use.orders = datum_of.lives == residence::nowhere || one.what == does::follows;
     use.lies = !use.orders && (!datum_of.only_chunked || over.extents.chunks > 1);
     use.per_reader = datum_of.instance == datum::per::reader;

@@ -6,7 +6,9 @@
 //! slots for every buffer, by interval colouring.
 
 #include <pipe/flow/array_of.hpp>
+#include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
+#include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
@@ -20,7 +22,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,91 +34,49 @@ namespace pipelining::inline v0_3::detail {
 //! The slot that has been free the longest is taken first, so that what still leaves it (a message)
 //! is likely gone.
 struct slot_pool {
-  owned<int> freed;    //!< [releases], slots in the order of their release
-  owned<int> released; //!< by slot: the item that released it last, or `nothing`
-  //! [releases][most readers], by slot: the items that have read its content, where several streams
-  //! can; else null.
-  owned<int> readers;
-  int first = 0;      //!< of freed, the slot to take next
-  int last = 0;       //!< one after the last of freed
-  int count = 0;      //!< slots that exist
-  int peak = nothing; //!< the item that was the first to need that many
+  //! [slots][most users], `nothing` where there are none: the item that released it last and, where
+  //! several streams can read its content, those that have.
+  std::vector<int> users{};
+  struct content {
+    std::int64_t bytes = 0;
+    int next = nothing; //!< of a free slot: the one that became free after it
+  };
+  std::vector<content> slots{};
+  int most_users = 1;
+  int first = nothing; //!< of those free, to take next
+  int last = nothing;  //!< of those free
+  int peak = nothing;  //!< the item that was the first to need all
 
   //! Begins a device: there are no slots.
-  //! @param room for releases. @param read for their readers
-  constexpr void reset(int room, int read) {
-    freed.get(room);
-    released.get(room);
-    if (read > 0)
-      readers.get(read);
-    first = last = count = 0;
-    peak = nothing;
+  void reset(int most) noexcept {
+    users.clear();
+    slots.clear();
+    most_users = most;
+    first = peak = nothing;
   }
+  //! The number of slots.
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(slots.size()); }
+  //! The users of a slot.
+  [[nodiscard]] int* users_of(int slot) noexcept { return users.data() + slot * most_users; }
   //! A slot for an item: the one that has been free the longest, or a new one.
-  constexpr int take(int item_index) noexcept {
-    if (first == last) {
-      released[count] = nothing;
-      peak = item_index;
-      ++count;
-      return count - 1;
+  int take(int item_index) {
+    if (int const slot = first; slot != nothing) {
+      first = slots.data()[slot].next;
+      return slot;
     }
-    ++first;
-    return freed[first - 1];
+    peak = item_index;
+    users.resize(users.size() + static_cast<std::size_t>(most_users), nothing);
+    slots.emplace_back();
+    return count() - 1;
   }
   //! Gives a slot back after an item.
-  constexpr void release(int index, int item_index) noexcept {
-    freed[last] = index;
-    released[index] = item_index;
-    ++last;
+  void release(int slot, int item_index) noexcept {
+    (first == nothing ? first : slots.data()[last].next) = slot;
+    last = slot;
+    slots.data()[slot].next = nothing;
+    *users_of(slot) = item_index;
   }
 };
-
-//! @brief The rows of the stages whose data a device may hold: in a chain its own and their
-//! neighbours, which stay side by side; in a graph all.
-class stage_rows {
-public:
-  explicit stage_rows(pipeline_view const& over)
-      : stage_count_(over.extents.stages()), rows_(stage_count_),
-        held_(static_cast<std::size_t>(over.edges == nullptr ? over.extents.devices : 0)) {
-    std::iota(rows_.data, rows_.data + stage_count_, 0);
-    for (int stage = 0; stage < stage_count_ && !held_.empty(); ++stage)
-      for (int route = 0; route < over.extents.routes(); ++route) {
-        int const device = device_of(over, stage, microbatch_of(over.extents, route));
-        held_[static_cast<std::size_t>(device)].push_back(stage);
-      }
-  }
-  //! Numbers the rows of a device from 0.
-  //! @return how many there are
-  int number(int device) noexcept {
-    if (held_.empty())
-      return stage_count_;
-    int count = 0;
-    int next = 0;
-    for (int const stage : held_[static_cast<std::size_t>(device)])
-      for (next = std::max(next, stage - 1); next < std::min(stage + 2, stage_count_); ++next)
-        rows_[next] = count++;
-    return count;
-  }
-  //! The row of a stage of the device.
-  [[nodiscard]] int operator[](int stage) const noexcept { return rows_[stage]; }
-
-private:
-  int stage_count_;
-  owned<int> rows_;                    // [S], those of the device
-  std::vector<std::vector<int>> held_; // its stages by device, in ascending order; of chains
-};
-
-//! @brief The most items that an item needs: the makers of its inputs, and the last users of the
-//! slots that it takes. In a chain an item needs one for each effect. In a graph of width w, and
-//! where several engines read the same, all readers leave a slot, and a pass fills one for each
-//! neighbour. Steps about something else need one for each slot of their class.
-//! @param given slots of a class that no pass uses
-[[nodiscard]] constexpr int most_needs(data_uses const& uses, int given) noexcept {
-  int const of_passes = uses.shares_reads()
-                          ? kind_of_pass::most_effects * (uses.most_readers + 1) + 3 * uses.width
-                          : kind_of_pass::most_effects + 2;
-  return of_passes + given;
-}
 
 //! @brief Gives every item of a device its slots, and its waits for the items whose slots or
 //! results it takes over; one device after the other, each in the memory of the one before.
@@ -125,46 +86,60 @@ private:
 //! order, which needs exactly as many slots as are in use at once. A slot that is sent stays taken
 //! through the next pass of its device, so that the next pass does not wait for the message.
 //!
+//! The bytes of a slot's content are asked of the size functions by the passes of its own stage and
+//! where it arrives; all others are told the same.
+//!
 //! @complexity O(n L) for n items and L streams.
 //! @source Interval graphs are perfect: greedy colouring by start meets the peak overlap
 //! (folklore).
+template <buffer_sizes Sizes>
 class slot_walk {
 public:
-  //! @param evaluates no backward passes: nothing is kept for them
-  //! @param hooks whether there are steps that are not about passes
-  slot_walk(data_uses const& uses, bool evaluates, bool hooks)
-      : uses_(uses), over_(uses.over), declared_(*uses.over.declared), evaluates_(evaluates),
-        given_(hooks ? std::max({2, uses.stage_count, most_copies(uses.over.extents)}) : 0),
-        rows_(uses.over), waits_(uses.over, most_needs(uses, given_)) {
-    for (int line = 0; line < uses.lines; ++line)
-      if (datum const& of = declared_.data[uses.datum_on[line]]; of.lives != residence::nowhere)
-        used_[of.pool] = used_[of.arrives_in] = true;
-  }
+  //! @param whole the plan: whether it evaluates, so that nothing is kept for backward passes, and
+  //! which steps it has that are not about passes
+  slot_walk(data_uses const& uses, Sizes const& sizes, plan const& whole)
+      : uses_(uses), sizes_(sizes), plan_(whole), over_(uses.over), declared_(*uses.over.declared),
+        most_users_(uses.shares_reads() ? uses.most_readers + 1 : 1), rows_(uses.stage_count),
+        // The makers of its inputs, and the last users of the slots that it takes or is given.
+        waits_(
+          uses.over,
+          kind_of_pass::most_effects * most_users_ + 3 * uses.width +
+            (has_hooks(whole) ? std::max({2, uses.stage_count, most_copies(over_.extents)}) : 0)) {}
 
-  //! @param layouts receive counts of slots. @param waits of the devices before, receives those of
-  //! the device
-  //! @return of messages the instances that they carry
-  int const*
+  //! @param layouts receive counts of slots and their bytes. @param waits of the devices before,
+  //! receives those of the device
+  //! @throws std::invalid_argument for a size function that gives a negative number.
+  void
   run(program const& work, int device, int streams, slot_layout* layouts, std::vector<int>& waits) {
     work_ = work;
+    device_ = device;
+    layouts_ = layouts;
     at_ = {};
-    begin(rows_.number(device) * uses_.row_size);
+    begin(number_rows() * uses_.row_size);
     waits_.reset(work.items, work.count, streams, waits);
     walk();
     for (int of = 0; of < slot_classes; ++of) {
-      layouts[of].count = pools_[of].count;
+      layouts[of].count = pools_[of].count();
       layouts[of].peak_item = pools_[of].peak;
     }
-    return carried_;
   }
 
 private:
+  //! Numbers the rows of the stages whose data the device may hold, side by side: in a chain its
+  //! own and their neighbours, in a graph all.
+  //! @return how many there are
+  int number_rows() noexcept {
+    int count = 0;
+    for (int stage = 0, next = 0; stage < uses_.stage_count; ++stage)
+      if (over_.edges != nullptr || microbatch_on(over_, stage, device_) >= 0)
+        for (next = std::max(next, stage - 1); next < std::min(stage + 2, uses_.stage_count);)
+          rows_[next++] = count++;
+    return count;
+  }
   //! @param instances of data that the device may hold
   void begin(int instances) {
-    int const room = uses_.most_taken * work_.count; // releases of a pool
-    int const read = uses_.shares_reads() ? room * uses_.most_readers : 0;
-    for (int of = 0; of < slot_classes; ++of)
-      pools_[of].reset(used_[of] ? room : given_, used_[of] ? read : 0);
+    for (slot_pool& pool : pools_)
+      pool.reset(most_users_);
     // Where readers are counted, or an order may be looked up, no instance is as a device left it.
     if (over_.edges == nullptr && (!uses_.read_once || declared_.engines > 1))
       held_.get(instances, {});
@@ -172,17 +147,12 @@ private:
       held_.get(instances);
     sent_.get(work_.count);
     running_.get(work_.times != nullptr ? work_.count : 0);
-    carried_.get(work_.count);
   }
 
-  void walk() noexcept {
-    for (int i = 0; i < work_.count; ++i)
-      if (item const& step = work_.items[i]; step.about == subject::pass) {
-        if (step.what != operation::run)
-          carried_[i] = uses_.product(step.work, row_of(step.work), work_.message_of(step).number);
-        if (!uses_.read_once)
-          count_readers(step, i);
-      }
+  void walk() {
+    for (int i = 0; i < work_.count && !uses_.read_once; ++i)
+      if (work_.items[i].about == subject::pass)
+        count_readers(work_.items[i]);
     for (int first = 0; first < work_.count;) {
       int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, first);
       item const& head = work_.items[first];
@@ -203,26 +173,71 @@ private:
     return held_[uses_.index(use, work, place, number)];
   }
   //! The instance that a message carries.
-  [[nodiscard]] held_datum& product_of(int message) noexcept { return held_[carried_[message]]; }
+  [[nodiscard]] int product_of(item const& step) const noexcept {
+    return uses_.product(step.work, row_of(step.work), work_.message_of(step).number);
+  }
+
+  //! The content of a slot of a class has so many bytes.
+  std::int64_t sized(int of, std::int64_t bytes) {
+    if (bytes < 0)
+      refuse_size(of, bytes);
+    slot_layout& layout = layouts_[of];
+    if (bytes > layout.asked) {
+      layout.asked = bytes;
+      layout.bytes = bytes > most_bytes - slot_alignment
+                       ? bytes
+                       : (bytes + slot_alignment - 1) / slot_alignment * slot_alignment;
+    }
+    return bytes;
+  }
+  [[noreturn]] void refuse_size(int of, std::int64_t bytes) const {
+    throw std::invalid_argument("plan: the sizes give " + std::to_string(bytes) +
+                                " bytes for class " + word(static_cast<slot_class>(of)) +
+                                " on device " + std::to_string(device_) +
+                                "; a size must not be negative");
+  }
+  //! The bytes of a datum of the stage of a pass.
+  //! @param copied of a copy, the pool that gives its bytes
+  //! @param number of several instances
+  [[nodiscard]] std::int64_t
+  bytes_of(data_use const& use, pass const& work, int copied, int number) const {
+    if (copied != nothing)
+      return sizes_.bytes(static_cast<slot_class>(copied), work);
+    return bytes_for(sizes_, declared_.data[use.of], work, [&]() -> int {
+      return use.reader == 0 ? nothing : neighbour(over_, work, use.reader, number).stage;
+    });
+  }
+
+  //! The bytes of the content of a slot.
+  std::int64_t& bytes_in(held_datum const& what) noexcept {
+    return pools_[what.pool].slots.data()[what.slot].bytes;
+  }
 
   //! Uses slots that are given, one after the other. Each user needs the one before it, so that the
   //! last stands for all.
-  void use_given(int i, use const& given) noexcept {
-    int const all = given.of == slot_class::totals ? uses_.stage_count
-                    : given.of == slot_class::tied_gradient
-                      ? 2
-                      : copies_of(over_, work_.items[i].work.stage);
+  void use_given(item const& step, int i) {
+    use& given = work_.uses[step.first_use];
+    bool const totals = given.of == slot_class::totals;
+    bool const tied = given.of == slot_class::tied_gradient;
+    given.bytes = sized(static_cast<int>(given.of),
+                        totals ? plan_.totals_bytes
+                        : tied ? plan_.tied_bytes
+                               : sizes_.bytes(given.of, step.work));
+    // A row of the totals stands at the start of its slot; several rows are several whole slots.
+    if (totals && step.about != subject::contribution)
+      given.bytes = times(layouts_[static_cast<int>(given.of)].bytes, given.count);
     slot_pool& pool = pools_[static_cast<int>(given.of)];
-    while (pool.count < all)
+    int const all = totals ? uses_.stage_count : tied ? 2 : copies_of(over_, step.work.stage);
+    while (pool.count() < all)
       pool.take(i);
     for (int slot = given.index; slot < given.index + given.count; ++slot)
-      waits_.need(i, std::exchange(pool.released[slot], i));
+      waits_.need(i, std::exchange(*pool.users_of(slot), i));
   }
 
   //! Every read of what may leave a device counts, so that the last one is known.
-  void count_readers(item const& step, int i) noexcept {
+  void count_readers(item const& step) noexcept {
     if (step.what == operation::send)
-      count_reader(product_of(i));
+      count_reader(held_[product_of(step)]);
     if (step.what != operation::run)
       return;
     pass_place const place = uses_.place_of(step.work, row_of(step.work));
@@ -233,18 +248,14 @@ private:
     }
   }
 
-  void take(held_datum& into, int pool_number, int i) noexcept {
+  void take(held_datum& into, int pool_number, int i) {
     slot_pool& from = pools_[pool_number];
     into.slot = from.take(i);
     into.pool = static_cast<std::uint16_t>(pool_number);
     into.maker = i;
-    waits_.need(i, from.released[into.slot]);
-    for (int k = 0; from.readers != nullptr && k < uses_.most_readers; ++k) {
-      int& reader = from.readers[into.slot * uses_.most_readers + k];
-      if (from.released[into.slot] != nothing)
-        waits_.need(i, reader);
-      reader = nothing;
-    }
+    int* const users = from.users_of(into.slot);
+    for (int k = 0; k < most_users_; ++k)
+      waits_.need(i, std::exchange(users[k], nothing));
   }
   void give_back(held_datum const& what, int i) noexcept {
     pools_[what.pool].release(what.slot, i);
@@ -252,9 +263,9 @@ private:
   //! One reader less; the last one gives the slot back. Readers on other streams may end after it,
   //! so the next user of the slot waits for them too.
   void read_once(held_datum& what, int i) noexcept {
-    if (slot_pool const& pool = pools_[what.pool]; pool.readers != nullptr) {
+    if (most_users_ > 1) {
       item const& step = work_.items[i];
-      int* reader = pool.readers + what.slot * uses_.most_readers;
+      int* reader = pools_[what.pool].users_of(what.slot) + 1;
       if (step.what == operation::run)
         reader += uses_.width + engine_of(step);
       else
@@ -277,20 +288,25 @@ private:
   }
 
   //! A step that is no pass of the compute engine.
-  void run_other(item const& step, int i) noexcept {
+  void run_other(item const& step, int i) {
     if (step.about != subject::pass) {
       if (step.what == operation::run)
         waits_.need(i, at_.last_scatter);
-      use_given(i, work_.uses[step.first_use]);
+      use_given(step, i);
     } else if (step.what == operation::send) {
-      held_datum const& made = product_of(i);
+      held_datum const& made = held_[product_of(step)];
       work_.uses[step.first_use] = in_slot(made, slot_place::inputs);
       waits_.need(i, made.maker);
-      sent_[at_.sent_count] = i;
-      ++at_.sent_count;
+      sent_[at_.sent_count++] = i;
     } else if (step.what == operation::receive) {
-      held_datum& arrives = product_of(i);
-      take(arrives, declared_.data[uses_.datum_of(carried_[i])].arrives_in, i);
+      int const product = product_of(step);
+      held_datum& arrives = held_[product];
+      datum const& of = uses_.datum_of(product);
+      take(arrives, of.arrives_in, i);
+      bytes_in(arrives) =
+        sized(of.arrives_in, bytes_for(sizes_, of, step.work, [&] {
+                return reader_of(over_, step.work, work_.message_of(step).number).stage;
+              }));
       work_.uses[step.first_use] = in_slot(arrives, slot_place::outputs);
     } else {
       at_.last_scatter = step.completes_stage ? i : at_.last_scatter;
@@ -300,9 +316,9 @@ private:
 
   //! Passes of the compute engine that start together. All take before any gives back: no pass ever
   //! writes over what it, or the other half of a composite pass, reads.
-  void compute(int first, int end) noexcept {
+  void compute(int first, int end) {
     for (; at_.first_sent < at_.sent_before_run; ++at_.first_sent)
-      read_once(product_of(sent_[at_.first_sent]), sent_[at_.first_sent]);
+      read_once(held_[product_of(work_.items[sent_[at_.first_sent]])], sent_[at_.first_sent]);
     if (work_.times != nullptr) {
       take_beside(work_.times[first].start);
       end_beside(work_.times[first].start);
@@ -319,7 +335,7 @@ private:
   //! A pass of another engine holds its slots from its start to its end, whatever stands between
   //! them in the program. It has started before its turn where a pass of the compute engine runs
   //! longer.
-  void run_beside(int i) noexcept {
+  void run_beside(int i) {
     if (i >= at_.next_beside) {
       end_beside(work_.times[i].start);
       hand_slots<true, false>(i);
@@ -329,7 +345,7 @@ private:
     running_[at_.running_count++] = i;
   }
   //! Takes the slots of passes of other engines that start before a time.
-  void take_beside(double before) noexcept {
+  void take_beside(double before) {
     for (; at_.next_beside < work_.count; ++at_.next_beside) {
       item const& step = work_.items[at_.next_beside];
       if (!runs_beside(step) || step.about != subject::pass)
@@ -357,12 +373,13 @@ private:
   //! Takes the slots of data that a pass brings to life, and looks up the data that it goes on
   //! using or reads. Data without a slot say which pass runs first.
   template <bool Takes, bool LooksUp>
-  void hand_slots(int i) noexcept {
+  void hand_slots(int i) {
     item const& step = work_.items[i];
     pass const& work = step.work;
     pass_place const place = uses_.place_of(work, row_of(work));
     use* next = work_.uses + step.first_use;
-    for (data_use const& use : uses_[work]) {
+    data_uses::list const& all = uses_[work];
+    for (data_use const& use : all) {
       if (LooksUp && use.orders && use.what == does::makes)
         held(use, work, place).maker = i;
       else if (LooksUp && use.orders)
@@ -377,6 +394,8 @@ private:
           take(datum, use.pool, i);
         else
           waits_.need(i, datum.maker);
+        if (use.stage == 0)
+          bytes_in(datum) = sized(use.pool, bytes_of(use, work, all.copied, number));
         if (use.stage == 0 && !use.whole) // chunks change it, so all that use it do so in turn
           datum.maker = i;
         next[number] = in_slot(datum, use.at);
@@ -389,7 +408,7 @@ private:
     pass const& work = work_.items[i].work;
     pass_place const place = uses_.place_of(work, row_of(work));
     for (data_use const& use : uses_[work]) {
-      if (!uses_.gives_back(use, work, evaluates_))
+      if (!uses_.gives_back(use, work, plan_.evaluates))
         continue;
       if (use.stage == 0)
         give_back(held(use, work, place), i);
@@ -399,8 +418,8 @@ private:
     }
   }
   //! How an item uses the slot of a datum.
-  [[nodiscard]] static constexpr use in_slot(held_datum const& what, slot_place place) noexcept {
-    return {static_cast<slot_class>(what.pool), place, 1, what.slot, 0};
+  [[nodiscard]] use in_slot(held_datum const& what, slot_place place) noexcept {
+    return {static_cast<slot_class>(what.pool), place, 1, what.slot, bytes_in(what)};
   }
 
   //! Where a walk is in its device.
@@ -415,20 +434,21 @@ private:
   };
 
   data_uses const& uses_;
+  Sizes const& sizes_;
+  plan const& plan_;
   pipeline_view const& over_;
   flow const& declared_;
-  bool evaluates_;
-  int given_;                 // slots of a class that no pass uses, at most
-  bool used_[slot_classes]{}; // pools
-  stage_rows rows_;
+  int most_users_;  // of a slot
+  owned<int> rows_; // [S], those of the device
   program work_{};
+  int device_ = 0;
+  slot_layout* layouts_ = nullptr; // of the device
   position at_{};
   wait_list waits_;
   slot_pool pools_[slot_classes]; // by class
   owned<held_datum> held_;        // [rows of the device][data][units], where each instance is
   owned<int> sent_;               // [items of the device], sends whose slot is not free yet
   owned<int> running_;            // [items of the device], passes of other engines
-  owned<int> carried_; // [items of the device], of a message the instance that it carries
 };
 
 //! Marks the pass of every stage after which its weight gradients are complete. Passes of other

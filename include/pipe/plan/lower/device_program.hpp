@@ -40,10 +40,11 @@ struct program {
   }
 };
 
-//! The messages that go one way between a device and another.
+//! The messages that go one way between a device and another, as they go by.
 struct message_line {
-  std::int64_t key = 0; //!< of the policy
+  std::int64_t key = 0; //!< of the communicator
   int lane = nothing;   //!< `nothing` where there are none
+  int first = nothing;  //!< the item of the first
   int count = 0;        //!< so far
 };
 

@@ -144,11 +144,7 @@ constexpr void insert_message(event* first, event* last) noexcept {
   event* at = last;
   while (at != first && pair(at[-1]) > pair(*last))
     --at;
-  if (at == last)
-    return;
-  event const message = *last;
-  std::move_backward(at, last, last + 1);
-  *at = message;
+  std::rotate(at, last, last + 1);
 }
 
 //! A message that a pass makes: its number among those of the pass, and its receiver.

@@ -5,6 +5,7 @@
 //! @brief The steps that follow when gradients are complete, in the global order: the exchange of a
 //! tied weight's gradients, totals, the optimizer. Devices validate the step before in it.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
@@ -17,6 +18,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,11 +30,6 @@ namespace pipelining::inline v0_3::detail {
 [[nodiscard]] constexpr bool holds_tied(shape const& extents, int stage) noexcept {
   int const last = extents.stages() - 1;
   return last > 0 && (stage == 0 || stage == last);
-}
-
-//! True for a plan in which the gradients of copies of stages are added up.
-[[nodiscard]] inline bool adds_copies(plan const& to) noexcept {
-  return !to.evaluates && to.over.extents.routes() > 1;
 }
 
 //! @brief Places the steps that follow complete gradients into the global order of passes and
@@ -51,10 +49,12 @@ public:
   hook_placement(timetable_view const& table, plan& to, std::vector<event> const& events)
       : table_(table), over_(table.over), to_(to), events_(events),
         device_count_(over_.extents.devices), stage_count_(over_.extents.stages()),
+        adds_copies_(!to.evaluates && over_.extents.routes() > 1),
         ties_(to.tied_bytes > 0 && stage_count_ > 1),
         unvalidated_(validates(to.validation) ? device_count_ : 0) {}
 
   //! The order with these steps. @complexity O(n + P S) for n events.
+  //! @throws std::invalid_argument where no pass completes gradients that they follow.
   [[nodiscard]] std::vector<event> run() {
     placed_.reserve(events_.size());
     std::vector<std::pair<std::size_t, int>> const due = due_stages();
@@ -65,7 +65,7 @@ public:
       if (i < events_.size())
         push_event(i);
     }
-    if (ties_ && adds_copies(to_))
+    if (ties_ && adds_copies_)
       tie_copies();
     validate_down_to(0);
     if (to_.totals_bytes > 0 && to_.validation != step_validation::last)
@@ -82,27 +82,52 @@ private:
   //! the order in which they are, each after the event before which its steps go.
   [[nodiscard]] std::vector<std::pair<std::size_t, int>> due_stages() const {
     std::vector<std::size_t> last(static_cast<std::size_t>(stage_count_), events_.size());
+    owned<bool> const complete(stage_count_ * device_count_, false);
     for (std::size_t i = 0; i < events_.size(); ++i)
       if (pass const& done = pass_of(events_[i]);
-          events_[i].to == nothing && completes_gradients(*over_.declared, done.kind))
+          events_[i].to == nothing && completes_gradients(*over_.declared, done.kind)) {
         last[done.stage] = i;
+        complete[done.stage * device_count_ + events_[i].device] = true;
+      }
+    check_completed(complete);
     std::vector<std::pair<std::size_t, int>> due;
     for (int stage = 0; stage < stage_count_; ++stage)
       if (std::size_t const completing = last[static_cast<std::size_t>(stage)];
           completing < events_.size() &&
-          (adds_copies(to_) ? copies_of(over_, stage) > 1
-                            : ties_ && holds_tied(over_.extents, stage)))
+          (adds_copies_ ? copies_of(over_, stage) > 1 : ties_ && holds_tied(over_.extents, stage)))
         due.emplace_back(completing, stage);
     std::sort(due.begin(), due.end());
     for (auto& [at, stage] : due)
       at = place_after(at);
     return due;
   }
+  //! Whether every copy of every stage, or of those that share a weight, has a pass that completes
+  //! its gradients.
+  //! @param complete [S][P], those that have
+  void check_completed(bool const* complete) const {
+    bool const all = adds_copies_ || (to_.totals_bytes > 0 && !to_.evaluates &&
+                                      to_.validation != step_validation::last);
+    for (int stage = 0; stage < stage_count_; ++stage)
+      for_each_copy(over_, stage, [&](int device, int) {
+        if (complete[stage * device_count_ + device] || goes_forward_only(over_, stage) ||
+            !(all || (ties_ && holds_tied(over_.extents, stage))))
+          return;
+        throw std::invalid_argument(
+          all
+            ? "plan: totals_bytes is for a row of every stage once its gradients are complete, but "
+              "no pass completes those of stage " +
+                std::to_string(stage) + "; leave it out, and add up totals after the iteration"
+            : "plan: tied weights need a pass that completes the gradients of each end, but none "
+              "completes those of stage " +
+                std::to_string(stage) +
+                "; leave tied_bytes out, and add up both gradients after the iteration");
+      });
+  }
   //! The event before which the steps of a stage go: between passes, once what the last passes of
   //! its gradients made is on its way, since other devices wait for that.
   //! @param completing the event that runs the last of them
   [[nodiscard]] std::size_t place_after(std::size_t completing) const noexcept {
-    bool const sends = adds_copies(to_) || !stays_on_device(over_, pass_of(events_[completing]));
+    bool const sends = adds_copies_ || !stays_on_device(over_, pass_of(events_[completing]));
     std::size_t at = completing + 1;
     while (at < events_.size() && (events_[at].to != nothing || pass_of(events_[at]).overlapped ||
                                    (sends && events_[at - 1].to == nothing)))
@@ -167,7 +192,7 @@ private:
 
   //! The steps of a stage once its gradients are complete.
   void follow(int stage) {
-    if (adds_copies(to_))
+    if (adds_copies_)
       return add_copies(stage);
     push_copies(subject::tied_gradient, stage);
     send_tied(stage);
@@ -252,6 +277,7 @@ private:
   std::vector<event> const& events_;
   int device_count_;
   int stage_count_;
+  bool adds_copies_; // the gradients of copies of stages
   bool ties_;
   int unvalidated_;          // devices, from device 0 on, that have not validated the step before
   bool has_one_end_ = false; // of a tied weight

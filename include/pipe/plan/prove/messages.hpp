@@ -14,6 +14,7 @@
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
+#include <pipe/plan/lower/device_program.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/proof.hpp>
 
@@ -63,14 +64,6 @@ struct device_notes {
         others(over.extents.stages() * most_copies(over.extents), 0) {}
 };
 
-//! The messages that go one way between a device and another, as they go by.
-struct entered_line {
-  int first = nothing; //!< the item of the first; `nothing` where there are none
-  int lane = nothing;
-  int count = 0;        //!< so far
-  std::int64_t key = 0; //!< of the communicator
-};
-
 //! The items of devices by themselves, of one device after the other, each in the memory of the one
 //! before. The checks of an item that follow a failed one are left out: they rely on it, and it is
 //! told before them.
@@ -84,7 +77,7 @@ struct item_check {
   int device = 0;
   item const* items = nullptr; //!< of the device
   device_finding found{};
-  owned<entered_line> lines{}; //!< [2 P], from and to every device
+  owned<message_line> lines{}; //!< [2 P], from and to every device
   owned<int> exchanged{};      //!< [exchanges], the group of each; `nothing` before it goes by
 
   void add(device_check what, proof::rule broken, int i, int other = nothing) noexcept {
@@ -177,9 +170,9 @@ struct item_check {
       return add(device_check::lanes, proof::rule::wrong_lane, i);
     message_end const& end = work.message_of(step);
     bool const sends = step.what == operation::send;
-    entered_line& line = lines[2 * end.peer + (sends ? 1 : 0)];
-    if (line.first == nothing)
-      line = {i, step.lane, 0, sends ? work.key(device, end.peer) : work.key(end.peer, device)};
+    message_line& line = lines[2 * end.peer + (sends ? 1 : 0)];
+    if (line.lane == nothing)
+      line = {sends ? work.key(device, end.peer) : work.key(end.peer, device), step.lane, i};
     if (int const other = misplaced(line, step.lane); other != nothing)
       return add(device_check::lanes, proof::rule::wrong_lane, i, other);
     if (end.sequence != line.count++)
@@ -200,11 +193,11 @@ struct item_check {
     return before == nothing || before == own;
   }
   //! An item that shares the lane or the communicator of a message, but not both; else `nothing`.
-  [[nodiscard]] int misplaced(entered_line const& line, int lane) const noexcept {
+  [[nodiscard]] int misplaced(message_line const& line, int lane) const noexcept {
     if (line.lane != lane || line.count > 0) // the others are compared with the first of a line
       return line.lane != lane ? line.first : nothing;
     for (int k = 0; k < 2 * over.extents.devices; ++k)
-      if (lines[k].first != nothing && (lines[k].key == line.key) != (lines[k].lane == lane))
+      if (lines[k].lane != nothing && (lines[k].key == line.key) != (lines[k].lane == lane))
         return lines[k].first;
     return nothing;
   }
@@ -322,7 +315,7 @@ inline proof find_mismatch(plan const& work) {
       broken = misfit(work, steps[i], device, theirs[static_cast<std::size_t>(twin)]);
     if (broken == proof::rule::none && steps[i].joins &&
         work.message_of(steps[i - 1]).peer == peer &&
-        !same_group(theirs, twin_of(steps[i - 1]), twin))
+        first_of_group(theirs, twin_of(steps[i - 1])) != first_of_group(theirs, twin))
       broken = proof::rule::bad_group;
     verdict = broken == proof::rule::unmatched ? proof{broken, device, i}
                                                : proof{broken, device, i, peer, twin};

@@ -45,13 +45,6 @@ struct slot_history {
   int writer = nothing;
   int content = nothing;
   int reader_count = 0;
-  int first_reader = 0; // in the list of readers
-};
-
-//! The slots of a class among the histories.
-struct slot_range {
-  int first = 0;
-  int count = 0;
 };
 
 //! The walks over the programs of devices, one after the other, each in the memory of the one
@@ -60,16 +53,16 @@ struct slot_check {
   plan const& work;
   data_uses const& uses;
   stream_clocks clock{};
-  owned<slot_history> histories{}; // of all classes, one after the other
-  owned<int> read_by{};            // [slots][most readers], the readers of each history
+  owned<slot_history> histories{}; // [slots], of all classes, one after the other
+  owned<int> read_by{};            // [slots][most readers]
   owned<unsigned char> progress{}; // [S], how far the gradients of each stage are
   owned<int> makers{};             // [instances], where there are several engines
   int device = 0;
   item const* items = nullptr; // of the device
   proof verdict{};
-  int const* known = nullptr; // by what starts now
-  int last_scatter = nothing; // that has completed the gradients of a stage
-  slot_range of_class[slot_classes]{};
+  int const* known = nullptr;       // by what starts now
+  int last_scatter = nothing;       // that has completed the gradients of a stage
+  int first_of[slot_classes + 1]{}; // slots of each class, and after the last
 
   void begin(int number) {
     device = number;
@@ -78,15 +71,10 @@ struct slot_check {
     verdict = {};
     last_scatter = nothing;
     clock.reset(static_cast<int>(steps.size()), work.streams(device));
-    int slots = 0;
-    for (int of = 0; of < slot_classes; ++of) {
-      of_class[of] = {slots, work.layout(device, static_cast<slot_class>(of)).count};
-      slots += of_class[of].count;
-    }
-    histories.get(slots, {});
-    for (int slot = 0; slot < slots; ++slot)
-      histories[slot].first_reader = slot * uses.most_readers;
-    read_by.get(slots * uses.most_readers);
+    for (int of = 0; of < slot_classes; ++of)
+      first_of[of + 1] = first_of[of] + work.layout(device, static_cast<slot_class>(of)).count;
+    histories.get(first_of[slot_classes], {});
+    read_by.get(first_of[slot_classes] * uses.most_readers);
     progress.get(has_hooks(work) ? uses.over.extents.stages() : 0, 0);
     makers.get(uses.over.declared->engines > 1 ? uses.instances() : 0, nothing);
     // The rows of the plan before are where they are complete.
@@ -97,12 +85,10 @@ struct slot_check {
   }
   //! The number of a slot among the histories; `nothing` where there is none.
   [[nodiscard]] int slot_of(use const& used) const noexcept {
-    slot_range const& all = of_class[static_cast<int>(used.of)];
-    bool const exists = static_cast<unsigned>(used.index) < static_cast<unsigned>(all.count);
-    return exists ? all.first + used.index : nothing; // a negative number is one too large
-  }
-  [[nodiscard]] int* readers_of(slot_history const& past) noexcept {
-    return read_by + past.first_reader;
+    int const* const first = first_of + static_cast<int>(used.of);
+    bool const exists =
+      static_cast<unsigned>(used.index) < static_cast<unsigned>(first[1] - *first);
+    return exists ? *first + used.index : nothing; // a negative number is one too large
   }
   [[nodiscard]] bool knows(int earlier) const noexcept {
     return earlier == nothing || known[items[earlier].stream()] >= earlier;
@@ -119,11 +105,11 @@ struct slot_check {
     slot_history& past = histories[slot];
     if (!knows(past.writer))
       return fail(proof::rule::unordered, item_index, past.writer);
-    int const* const before = readers_of(past);
+    int const* const before = read_by + slot * uses.most_readers;
     for (int k = 0; k < past.reader_count; ++k)
       if (!knows(before[k]))
         return fail(proof::rule::unordered, item_index, before[k]);
-    past = {item_index, content, 0, past.first_reader};
+    past = {item_index, content, 0};
   }
   //! True when a slot holds the content that it must hold for `item_index`.
   [[nodiscard]] bool has(int item_index, int slot, int content) noexcept {
@@ -148,7 +134,7 @@ struct slot_check {
       return; // a pass may use what it has made
     if (!knows(past.writer))
       return fail(proof::rule::unordered, item_index, past.writer);
-    int* const others = readers_of(past);
+    int* const others = read_by + slot * uses.most_readers;
     int at = 0;
     while (at < past.reader_count && !knows(others[at]) && others[at] != item_index)
       ++at;
@@ -178,9 +164,7 @@ struct slot_check {
   //! Gradients are complete after the pass that says so. Copied and tied gradients are complete
   //! once they are added.
   void follow(int i, item const& step) noexcept {
-    constexpr unsigned char gathered = 1; // the gradients of one of several copies
-    constexpr unsigned char complete = 2;
-    constexpr unsigned char added = 3;
+    enum : unsigned char { begun, gathered, complete, added }; // gathered: of one of several copies
     int const stage = step.work.stage;
     unsigned char& at = progress[stage];
     auto const go_on = [&](unsigned char from, unsigned char to) {
@@ -192,7 +176,7 @@ struct slot_check {
       return fail(proof::rule::unordered, i, last_scatter);
     switch (step.about) {
     case subject::pass:
-      if (completes_gradients(*uses.over.declared, step.work.kind) && at != 0)
+      if (completes_gradients(*uses.over.declared, step.work.kind) && at != begun)
         return fail(proof::rule::incomplete, i);
       if (step.completes_stage)
         at = copies_of(uses.over, stage) > 1 ? gathered : complete;

@@ -91,7 +91,7 @@ inline constexpr auto all_kinds_of_layers = [] {
 
 //! The role of a pass that has layers; `mark` of what shards add.
 [[nodiscard]] inline role role_in_layers(pass const& what) noexcept {
-  return index_of(what.kind) < first_of_shards ? training_kind(what.kind).is : role::mark;
+  return index_of(what.kind) < first_of_shards ? kinds_of_training[what.kind].is : role::mark;
 }
 [[nodiscard]] inline bool goes_back(pass const& what) noexcept {
   return role_in_layers(what) == role::backward || role_in_layers(what) == role::input;
@@ -105,7 +105,7 @@ inline constexpr auto all_kinds_of_layers = [] {
 //! Marks of weights in shards. Those that end a visit come after passes that go together, others
 //! before them.
 [[nodiscard]] inline bool marks_weights(pass const& what) noexcept {
-  return index_of(what.kind) >= first_of_shards && !training_kind(what.kind).in_groups;
+  return index_of(what.kind) >= first_of_shards && !kinds_of_training[what.kind].in_groups;
 }
 
 //! Writes the rows of one device, one for each engine.
@@ -175,7 +175,7 @@ private:
   }
   //! @param i of the layers in the order of the pass
   void push(pass_kind kind, pass const& what, int i) {
-    kind_of_pass const& of = training_kind(what.kind);
+    kind_of_pass const& of = kinds_of_training[what.kind];
     bool const ascends = goes_forward(what) || of.on == engine::copy_out ||
                          (marks_weights(what) && of.is != role::again);
     int const layer =

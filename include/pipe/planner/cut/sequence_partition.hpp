@@ -64,7 +64,7 @@ struct sequence_work {
   [[nodiscard]] constexpr double operator()(pass_kind kind, int length, int prefix) const noexcept {
     double const alone = linear * length;
     double const attention = quadratic * length * (prefix + 0.5 * length);
-    kind_of_pass const& what = detail::training_kind(kind);
+    kind_of_pass const& what = detail::kinds_of_training[kind];
     if (what.in_groups)
       return linear * length; // whatever shard that is of
     if (what.on != engine::compute || detail::stands_between(what))

@@ -37,7 +37,7 @@ namespace detail {
 
 //! The layers that a pass of a stage goes through: backward passes leave out frozen ones.
 [[nodiscard]] constexpr stage_content passed_layers(stage_content stage, pass_kind kind) noexcept {
-  if (training_kind(kind).is == role::input || training_kind(kind).is == role::weights) {
+  if (kinds_of_training[kind].is == role::input || kinds_of_training[kind].is == role::weights) {
     int const before = std::min(stage.encoders, stage.frozen);
     int const frozen = stage.frozen - before;
     stage.encoders -= before;
@@ -66,7 +66,7 @@ void for_each_part(shape const& extents, std::span<int const> chunk_lengths, aut
 
 //! The bytes of a gather, or else of a scatter: weights in bf16, gradients in single precision.
 [[nodiscard]] constexpr double travelling_bytes(stage_bytes const& stage, pass_kind kind) noexcept {
-  return static_cast<double>(detail::training_kind(kind).calls == stage_call::scatter_gradients
+  return static_cast<double>(detail::kinds_of_training[kind].calls == stage_call::scatter_gradients
                                ? stage.gradients
                                : stage.weights);
 }
@@ -88,7 +88,7 @@ struct prediction {
   //! which the first gather is before its projection.
   [[nodiscard]] constexpr double
   exchange_seconds(stage_content const& stage, pass_kind kind, std::int64_t tokens) const noexcept {
-    if (detail::training_kind(kind).is == role::weights)
+    if (detail::kinds_of_training[kind].is == role::weights)
       return 0;
     double const gathered = static_cast<double>(model.message_bytes(setup.sequences * tokens));
     stage_content const passed = detail::passed_layers(stage, kind);
@@ -125,7 +125,7 @@ struct prediction {
     if (stage.output)
       seconds += (1 + model.modules) * model.vocabulary_flops(all) /
                  (rate * reached.vocabulary * stage.shards);
-    if (detail::training_kind(kind).is != role::weights)
+    if (detail::kinds_of_training[kind].is != role::weights)
       seconds += (stage.layers - stage.dense + stage.modules + stage.remainders) *
                  model.expert_message_bytes(all, setup.expert) / setup.tensor /
                  (on.link_gb_per_s * 1e9);

@@ -179,13 +179,13 @@ struct transformer {
   //! @param sequences [count] sequences of a microbatch.
   [[nodiscard]] constexpr double
   attention_flops(pass_kind kind, token_range tokens, int sequences = 1) const noexcept {
-    if (detail::training_kind(kind).is == role::weights)
+    if (detail::kinds_of_training[kind].is == role::weights)
       return 0;
     double const length = static_cast<double>(tokens.length);
     std::int64_t const widths = scored_query_width() + query_width();
     double const forward = 2.0 * sequences * static_cast<double>(widths) *
                            (length * static_cast<double>(tokens.prefix) + length * length / 2);
-    return detail::training_kind(kind).is == role::forward ? forward : 2.5 * forward;
+    return detail::kinds_of_training[kind].is == role::forward ? forward : 2.5 * forward;
   }
   //! @brief Floating-point operations of the output layer over the whole vocabulary: the same
   //! number forward, for the gradient of the input and for the gradient of the weights.

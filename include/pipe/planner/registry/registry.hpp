@@ -149,7 +149,7 @@ named_schedule with_traits(named_row<Make> const& row) {
     has(about.takes, option::memory_limit) && traits.type.find("{limit}") == std::string_view::npos;
   traits.any_pairs = has(about.takes, option::unfused) && !has(about.takes, option::pair_cost);
   traits.searched = with_made(row.make(one), []<class Schedule>(Schedule const&) {
-    return !pipelining::detail::closed_form_schedule<Schedule>;
+    return !pipelining::detail::orders_device<Schedule>;
   });
   return about;
 }

@@ -126,7 +126,7 @@ inline void count_spans(order_graph& graph) {
   graph.room.assign(rows.size(), memory_limit);
   graph.waits.assign(rows.size(), 0);
   std::vector<graph_node> node_of(at(over.pass_indices()), no_node);
-  pool_effect const effects = effect_on(*over.declared, slot_class::activation);
+  pool_effect const effects(*over.declared, slot_class::activation);
   for (std::vector<pass> const& row : rows)
     for (pass const& what : row) {
       node_of[at(pass_index(over, what))] = graph.size();

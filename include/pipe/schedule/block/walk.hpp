@@ -3,7 +3,7 @@
 
 //! @file
 //! @brief One walk over the units of a device, from which the closed-form schedules of the 1F1B
-//! family are cut. Header for pipelining::walk and pipelining::detail::unit_walk.
+//! family are cut. Header for pipelining::detail::Walk and pipelining::detail::unit_walk.
 
 #include <pipe/flow/shape.hpp>
 #include <pipe/schedule/schedule.hpp>
@@ -126,9 +126,18 @@ private:
   int group_end_ = 0;
 };
 
+//! The numbers of a walk that its name settles.
+struct walk {
+  static constexpr int fused = -1; //!< the lag of a backward pass in one piece
+
+  int reach = 1;   //!< forward passes by which the warm-up of a device exceeds that of the next
+  int lag = fused; //!< on device d, units times d from backward_input to backward_weight
+  bool remainder_last = false; //!< the last group has what is left, instead of groups of even sizes
+};
+
 //! 1F1B and what grows out of it: forward passes of the warm-up, then one forward and one
-//! backward pass in turn, then what is left. A schedule itself; every named type of the family is
-//! one setting of these numbers.
+//! backward pass in turn, then what is left. Every named type of the family is one setting of these
+//! numbers, which its type gives or the program sets.
 //!
 //! Device d begins with (V - 1) N C + C - 1 + reach (P - 1 - d) forward passes, N being the
 //! largest group: the first backward pass needs all chunks of its microbatch on all stages.
@@ -146,19 +155,33 @@ private:
 //! @complexity O(1) per pass.
 //! @source Narayanan et al., SC 2021, section 2.2 (groups), Qi et al., ICLR 2024 (lag), Sun et al.,
 //! NAACL 2025 (chunks); the setting that joins them, and groups of any size, are our own.
-struct walk {
-  static constexpr int fused = -1; //!< the lag of a backward pass in one piece
+template <walk Rule,
+          int StagesPerDevice = 1,
+          int Chunks = 1,
+          int Group = 0,
+          int Stagger = Rule.reach,
+          int Forwards = 0,
+          int ChunkGroup = 0>
+struct Walk {
+  static_assert((StagesPerDevice == dynamic || StagesPerDevice >= 1) &&
+                  (Chunks == dynamic || Chunks >= 1),
+                "interleaved stages: a device holds at least one stage, a sequence one chunk");
+  static_assert(
+    (Group == dynamic || Group >= 0) && (Stagger == dynamic || Stagger == 1 || Stagger == 2),
+    "interleaved stages: a group has at least one microbatch, and the stagger is 1 or 2");
+  static_assert(Forwards == dynamic || Forwards == 0 || Forwards >= StagesPerDevice * Chunks,
+                "interleaved stages: the first backward pass wants all chunks on all stages");
 
-  int stages_per_device = 1;
-  int chunks = 1;
-  int group = 0;   //!< the wished N; 0 stands for the smallest group without waits, ceil(P / C)
-  int reach = 1;   //!< forward passes by which the warm-up of a device exceeds that of the next
-  int lag = fused; //!< on device d, units times d from backward_input to backward_weight
-  bool remainder_last = false; //!< the last group has what is left, instead of groups of even sizes
-  int forwards = 0; //!< the most forward passes of a device before its first backward pass, and the
-                    //!< most chunks of one stage that it holds; 0 stands for no limit
-  int chunk_group = 0; //!< of one microbatch, chunks that pass all stages of a device before others
-                       //!< do: a divisor of C, at least P, for groups of one microbatch; 0: all
+  parameter<StagesPerDevice> stages_per_device{}; //!< V
+  parameter<Chunks> chunks{};                     //!< C
+  parameter<Group, 0> group{};                    //!< the wished N; 0: the smallest without waits
+  parameter<Stagger, 2> stagger{};                //!< as walk::reach
+  parameter<Forwards, 0> forwards{}; //!< the most forward passes of a device before its first
+                                     //!< backward pass, and the most chunks of one stage that it
+                                     //!< holds; 0: no limit
+  parameter<ChunkGroup, 0> chunk_group{}; //!< of one microbatch, chunks that pass all stages of a
+                                          //!< device before others do: a divisor of C, at least P,
+                                          //!< for groups of one microbatch; 0: all
 
   //! @throws std::invalid_argument for a parameter out of range.
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
@@ -167,7 +190,7 @@ struct walk {
             "interleaved stages: a group has at least one microbatch; 0 stands for the smallest "
             "group without waits");
     require(
-      reach >= 1 && reach <= 2 && lag >= fused && lag <= 2,
+      stagger >= 1 && stagger <= 2 && Rule.lag >= walk::fused && Rule.lag <= 2,
       "interleaved stages: the stagger is 1 (least memory) or 2 (messages have time to travel), "
       "and gradients of weights lag by at most 2 units per device");
     if (chunk_group < 0 || (chunk_group > 0 && chunks % chunk_group != 0))
@@ -192,12 +215,13 @@ struct walk {
     int const largest = (groups.size + (groups.larger > 0 ? 1 : 0)) * extents.chunks;
     int const all = extents.stages_per_device * extents.units();
     int const first = (extents.stages_per_device - 1) * largest + extents.chunks - 1;
-    int const room = forwards > 0 ? forwards : std::numeric_limits<int>::max();
+    int const most = forwards;
+    int const room = most > 0 ? most : std::numeric_limits<int>::max();
     int const apart =
-      std::min({reach * (extents.devices - 1 - device), 2 * smallest, room - first - 1});
+      std::min({stagger * (extents.devices - 1 - device), 2 * smallest, room - first - 1});
     int const ahead = std::min(first + apart, all);
-    bool const split = lag != fused;
-    int const behind = split ? std::min({lag * device, all, room - ahead - 1}) : all;
+    constexpr bool split = Rule.lag != walk::fused;
+    int const behind = split ? std::min({Rule.lag * device, all, room - ahead - 1}) : all;
     unit_walk forward(extents, device, direction::forward, groups, chunk_group);
     unit_walk backward(extents, device, direction::backward, groups, chunk_group);
     unit_walk weight(extents, device, direction::backward, groups, chunk_group);
@@ -221,59 +245,18 @@ private:
     int const held = extents.stages_per_device;
     if (held == 1 && group == 0)
       return even_groups(all, 1); // there are no rounds to wait for
+    int const wished = group;
     int const least = (extents.devices + extents.chunks - 1) / extents.chunks;
-    int size = std::min(group > 0 ? group : least, all);
+    int size = std::min(wished > 0 ? wished : least, all);
     if (forwards > 0 &&
         held > 1) // the first backward pass has (V - 1) N C + C forward passes before
       size = std::min(size, (forwards / extents.chunks - 1) / (held - 1));
-    if (remainder_last)
+    if (Rule.remainder_last)
       return {.size = size};
     int const groups = (all + size - 1) / size;
     if (size < least || all / groups >= least)
       return even_groups(all, groups);
     return even_groups(all, std::max(all / least, 1));
-  }
-};
-
-//! The schedule of a walk, with the parameters that its type gives or that the program sets. The
-//! other numbers are the rule's.
-template <walk Rule,
-          int StagesPerDevice = 1,
-          int Chunks = 1,
-          int Group = 0,
-          int Stagger = Rule.reach,
-          int Forwards = 0>
-struct Walk {
-  static_assert((StagesPerDevice == dynamic || StagesPerDevice >= 1) &&
-                  (Chunks == dynamic || Chunks >= 1),
-                "interleaved stages: a device holds at least one stage, a sequence one chunk");
-  static_assert(
-    (Group == dynamic || Group >= 0) && (Stagger == dynamic || Stagger == 1 || Stagger == 2),
-    "interleaved stages: a group has at least one microbatch, and the stagger is 1 or 2");
-  static_assert(Forwards == dynamic || Forwards == 0 || Forwards >= StagesPerDevice * Chunks,
-                "interleaved stages: the first backward pass wants all chunks on all stages");
-
-  parameter<StagesPerDevice> stages_per_device{}; //!< V
-  parameter<Chunks> chunks{};                     //!< C
-  parameter<Group, 0> group{};                    //!< the wished N; 0: the smallest without waits
-  parameter<Stagger, 2> stagger{};                //!< as walk::reach
-  parameter<Forwards, 0> forwards{}; //!< passes that a device has under way at most; 0: no limit
-
-  //! The walk that makes its rows.
-  [[nodiscard]] constexpr walk steps() const noexcept {
-    walk rule = Rule;
-    rule.stages_per_device = stages_per_device;
-    rule.chunks = chunks;
-    rule.group = group;
-    rule.reach = stagger;
-    rule.forwards = forwards;
-    return rule;
-  }
-  [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
-    return steps().arrange(devices, microbatches);
-  }
-  constexpr void order(shape const& extents, int device, row_writer& out) const {
-    steps().order(extents, device, out);
   }
 };
 

@@ -195,13 +195,13 @@ struct with_recompute {
   }
   constexpr void order(shape const& extents,
                        int device,
-                       row_writer& row) const requires detail::closed_form_schedule<Schedule> {
+                       row_writer& row) const requires detail::orders_device<Schedule> {
     of.order(extents, device, row);
     detail::add_recomputes(extents, rule, row);
   }
   template <cost_model Cost>
   constexpr void generate(shape const& extents, Cost const& cost, row_writer* rows) const
-    requires(!detail::closed_form_schedule<Schedule>) {
+    requires(!detail::orders_device<Schedule>) {
     detail::order_for_recomputation<Schedule, Rule>{of, rule}.generate(extents, cost, rows);
     for (int device = 0; device < extents.devices; ++device)
       detail::add_recomputes(extents, rule, rows[device]);

@@ -101,8 +101,8 @@ struct row_mark {
   std::vector<row_mark> marks;
   auto const add = [&](int at, int rank, pass_kind kind, stage_visit const& of) {
     bool const asks = kind == pass_kind::request_weights || kind == pass_kind::request_scatter;
-    bool const again =
-      rank < 2 && training_kind(of.opener.kind).calls != stage_call::forward; // who opens the visit
+    // A backward pass opens the visit.
+    bool const again = rank < 2 && kinds_of_training[of.opener.kind].calls != stage_call::forward;
     int const step =
       again ? index_of(pass_kind::request_weights_again) - index_of(pass_kind::request_weights) : 0;
     marks.push_back({at, rank, asks, of.opener});
