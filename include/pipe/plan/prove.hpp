@@ -59,7 +59,8 @@ namespace detail {
 inline proof find_missing_other(plan const& work, device_notes const& ran) noexcept {
   proof verdict;
   pass of_stage;
-  for (; of_stage.stage < work.over.extents.stages(); ++of_stage.stage)
+  // nvcc 13 takes `.stage <` for a template, by the order of what is included.
+  for (; work.over.extents.stages() > of_stage.stage; ++of_stage.stage)
     for_each_copy(work.over, of_stage.stage, [&](int device, int) {
       flow_set const wrong = ran.others[copy_index(work.over, of_stage.stage, device)] ^
                              wanted_others(work, of_stage.stage, device);

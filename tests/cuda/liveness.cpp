@@ -32,9 +32,6 @@
 
 namespace pp = pipelining;
 
-// nvcc makes and verifies timetables as constants, too.
-static_assert(pp::verify(pp::timetable<pp::OneFOneB, 2, 4>));
-
 namespace {
 
 constexpr auto pass_time = std::chrono::milliseconds(10);
