@@ -13,6 +13,7 @@
 #include <random>
 #include <vector>
 
+#include "gpt/compiled_layers.hpp"
 #include "gpt/papers/vocabulary.hpp"
 #include "gpt/single_device.hpp"
 

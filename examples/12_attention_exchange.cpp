@@ -12,6 +12,7 @@
 #include <random>
 #include <vector>
 
+#include "gpt/compiled_layers.hpp"
 #include "gpt/papers/attention_exchange.hpp"
 #include "gpt/single_device.hpp"
 

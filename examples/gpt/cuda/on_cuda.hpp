@@ -53,6 +53,7 @@ struct gpu_options {
   operands numbers = operands::float32;
   bool graph = false;
   std::chrono::seconds deadline{60};
+  std::int64_t workspace_bytes = gpu_run{}.workspace_bytes;
 };
 
 //! @param ranks of a run over NCCL: as many devices, unless told otherwise; 0: on one GPU
@@ -126,6 +127,7 @@ inline constexpr int skipped = 77; //!< exit status
 //! What options say of a run on a GPU.
 [[nodiscard]] inline gpu_run run_of(gpu_options const& o) {
   return {.numbers = o.numbers,
+          .workspace_bytes = o.workspace_bytes,
           .barriers = barriers_in(o.common),
           .home = home_of(o.common),
           .exchange = exchange_in(o.common)};
@@ -171,7 +173,7 @@ inline void check_gathered(options const& o, pp::timetable_view table, int repli
 [[nodiscard]] inline std::string
 about_ranks(gpu_options const& o, pp::checkpoint_place const& files, text_to_learn const& text) {
   // All members: one that is new does not compile before it has its place here.
-  auto const& [common, numbers, graph, deadline] = o; // patience is a rank's own
+  auto const& [common, numbers, graph, deadline, workspace] = o; // the last two are a rank's own
   run_lines lines;
   lines.add("graph", graph ? "yes" : "no");
   lines.add("checkpoints", common.checkpoint.empty() ? "no" : "yes");
@@ -438,8 +440,7 @@ int train_on_virtual_devices(gpu_options const& o,
 
 //! @tparam Clock of the runner
 template <class Clock>
-int train_on_cuda(std::vector<std::string_view> const& words) {
-  auto o = read_gpu_options(words);
+int train_on_cuda(gpu_options o) {
   auto& c = o.common;
   if (auto const status = ends_at_once(c))
     return *status;

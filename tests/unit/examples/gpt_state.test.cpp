@@ -160,28 +160,29 @@ struct cut_model_of {
   }
 };
 
-std::vector<chunk_range> const one_chunk = cut_sequence(twelve_layers.sequence, 1);
+model_size const model_to_cut{.layers = 6, .width = 8, .heads = 4, .key_heads = 4, .sequence = 9};
+std::vector<chunk_range> const one_chunk = cut_sequence(model_to_cut.sequence, 1);
 
 std::unique_ptr<cut_model_of> in_stages(std::int64_t stages, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
-  for (auto const& layers : cut_layers(twelve_layers.layers, stages))
+  for (auto const& layers : cut_layers(model_to_cut.layers, stages))
     made->whole.push_back(std::make_unique<host_stage<float>>(
-      twelve_layers, layers, step_cut(1, one_chunk), seed, made->work));
+      model_to_cut, layers, step_cut(1, one_chunk), seed, made->work));
   return made;
 }
 std::unique_ptr<cut_model_of> at_attention(std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
-  for (auto const& layers : cut_at_attention(twelve_layers.layers))
+  for (auto const& layers : cut_at_attention(model_to_cut.layers))
     made->whole.push_back(std::make_unique<host_stage<float>>(
-      twelve_layers, layers, step_cut(1, one_chunk), seed, made->work));
+      model_to_cut, layers, step_cut(1, one_chunk), seed, made->work));
   return made;
 }
 std::unique_ptr<cut_model_of> in_shards(std::int64_t shards, std::uint64_t seed) {
   auto made = std::make_unique<cut_model_of>();
-  for (auto const& layers : cut_layers(twelve_layers.layers, 2))
+  for (auto const& layers : cut_layers(model_to_cut.layers, 2))
     for (std::int64_t number = 0; number < shards; ++number)
       made->shards.push_back(std::make_unique<stage_shard>(
-        twelve_layers, layers, 1, seed, shard_of_stage{number, shards}, made->work));
+        model_to_cut, layers, 1, seed, shard_of_stage{number, shards}, made->work));
   return made;
 }
 std::unique_ptr<cut_model_of> in_pieces(std::int64_t shards, std::uint64_t seed) {
@@ -189,7 +190,7 @@ std::unique_ptr<cut_model_of> in_pieces(std::int64_t shards, std::uint64_t seed)
   sharded_cut const cut{shards, 3, 2, step_cut(1, one_chunk)};
   for (std::int64_t which = 0; which < 2 * shards + cut.stages; ++which)
     made->pieces.push_back(
-      std::make_unique<sharded_piece>(twelve_layers, which, cut, seed, made->work));
+      std::make_unique<sharded_piece>(model_to_cut, which, cut, seed, made->work));
   return made;
 }
 
