@@ -307,7 +307,7 @@ Processor time of a file that makes and verifies one timetable as a constant (`b
     compilers = sorted({row["compiler"] for row in found["compile_time"]}, reverse=True)
     cells = {}
     for row in found["compile_time"]:
-        name = f"{row['schedule']}, {row['devices']} x {row['microbatches']}" if row["schedule"] else "headers only"
+        name = f"{row['schedule']}, {row['devices']} x {row['microbatches']}" if row["devices"] else row["schedule"] or "headers only"
         if name not in LIKE_OTHERS:
             cells.setdefault(name, {})[row["compiler"]] = f"{row['seconds']:.1f} s, {row['megabytes']:.0f} MB"
     text += table(["timetable", *compilers], [[name, *(row.get(one, "") for one in compilers)] for name, row in cells.items()])

@@ -141,6 +141,10 @@ struct unit_cost {
   static constexpr uniform_cost value{}; //!< every pass takes 1, messages nothing
 };
 
+//! A schedule whose type says all. A constant, since nvcc 13 takes no temporary in a concept.
+template <class Schedule>
+inline constexpr Schedule of_type{};
+
 //! The extents of a schedule for a size that it takes. @throws as `arrange` and `check_extents` do.
 template <class Schedule>
 [[nodiscard]] constexpr shape arranged(Schedule const& plan, int devices, int microbatches) {
@@ -175,7 +179,7 @@ struct timed {
     !has_edges<Schedule>,
     "timetable: the compiler makes timetables of stages in a chain; make those of a stage "
     "graph with make_timetable");
-  static constexpr shape extents = arranged(Schedule{}, Devices, Microbatches);
+  static constexpr shape extents = arranged(of_type<Schedule>, Devices, Microbatches);
   static constexpr int holder_total = holder_count<Schedule>(extents);
   static constexpr int unit_total = first_unit_count<Schedule>(extents);
 
@@ -248,8 +252,9 @@ struct timed {
 //! Whether a schedule takes this size, and the pipeline is one that passes can number.
 template <class Schedule, int Devices, int Microbatches>
 concept takes_size = !schedule<Schedule> || requires {
-  typename std::
-    integral_constant<int, (static_cast<void>(arranged(Schedule{}, Devices, Microbatches)), 0)>;
+  typename std::integral_constant<
+    int,
+    (static_cast<void>(arranged(of_type<Schedule>, Devices, Microbatches)), 0)>;
 };
 
 //! A timetable without passes, after which no other error follows.
@@ -290,7 +295,7 @@ requires(!takes_size<Schedule,
     takes_size<Schedule, Devices, Microbatches>,
     "timetable: the schedule does not take this number of devices and microbatches; the "
     "throw in the next error says why");
-  static_assert((static_cast<void>(arranged(Schedule{}, Devices, Microbatches)), true));
+  static_assert((static_cast<void>(arranged(of_type<Schedule>, Devices, Microbatches)), true));
 };
 template <class Schedule, int Devices, int Microbatches, class Cost>
 requires(!schedule<Schedule>) struct static_timetable<Schedule, Devices, Microbatches, Cost>
