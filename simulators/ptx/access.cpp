@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 namespace ptx {
 
@@ -160,8 +161,41 @@ void report_conflict(warp& w,
   }
 }
 
+// Eight state bytes at a time.
+constexpr u64 eight_of(u8 each) {
+  return 0x0101010101010101U * each;
+}
+
 bool all_initialised(u8 const* state, u32 bytes) {
-  return std::all_of(state, state + bytes, [](u8 s) { return (s & state_initialised) != 0; });
+  u64 all = eight_of(state_initialised);
+  for (; bytes >= 8; bytes -= 8, state += 8) {
+    u64 eight = 0;
+    std::memcpy(&eight, state, 8);
+    all &= eight;
+  }
+  return all == eight_of(state_initialised) &&
+         std::all_of(state, state + bytes, [](u8 s) { return (s & state_initialised) != 0; });
+}
+
+// A byte counts as read only where the kernel has not written it.
+template <class Bits>
+Bits marked(Bits state, Bits every, touch how) {
+  static_assert(state_read * 2 == state_written);
+  Bits const written = how.write ? every * (state_written | state_initialised) : 0;
+  Bits const read = how.read ? (~state & every * state_written) / 2 : 0;
+  return state | written | read;
+}
+
+void mark(u8* state, u32 bytes, touch how) {
+  for (; bytes >= 8; bytes -= 8, state += 8) {
+    u64 eight = 0;
+    std::memcpy(&eight, state, 8);
+    eight = marked(eight, eight_of(1), how);
+    std::memcpy(state, &eight, 8);
+  }
+  for (; bytes > 0; --bytes, ++state) {
+    *state = static_cast<u8>(marked(u32{*state}, 1U, how));
+  }
 }
 
 } // namespace
@@ -228,11 +262,7 @@ void note_as(warp& w,
                  "reads " + bytes_text(bytes) + " at " + spell(*w.home, r) +
                    ", which nobody has written");
   }
-  u8 const bits = how.write ? state_written | state_initialised : 0;
-  for (u32 k = 0; k < bytes; ++k) {
-    bool const is_own = (r.state[k] & state_written) != 0;
-    r.state[k] = static_cast<u8>(r.state[k] | bits | (how.read && !is_own ? state_read : 0));
-  }
+  mark(r.state, bytes, how);
   w.home->launch->progress += how.write && !how.read ? 1 : 0;
   if (check.races && r.history != nullptr) {
     if (auto const c = r.history->touch(r.offset, bytes, who)) {

@@ -37,6 +37,7 @@ struct options {
   order warps = order::forward;
   std::uint64_t seed = 0;          //!< of order::shuffled; the same seed gives the same run
   std::size_t report_limit = 16;   //!< further reports are counted, not kept
+  bool stops = false;              //!< the first report ends the launch
   unsigned resident_blocks = 1024; //!< blocks that may run at a time when they wait for each other
   bool together = false; //!< as many blocks as may start at once, not one when others cannot go on
   std::uint64_t global_time = 0; //!< what %globaltimer shows at the start, in nanoseconds

@@ -80,8 +80,13 @@ void acquire_actor(warp& w, u32 mask, u32 actor, u32 clock) {
 
 clock_pointer common_knowledge(warp& w, u32 mask) {
   clock_pointer out;
+  vector_clock const* last = nullptr;
   for_lanes(mask, [&](int l) {
-    out = out == nullptr ? clock_of(w, l).known : common(out, clock_of(w, l).known);
+    auto const& known = clock_of(w, l).known;
+    if (known.get() != last) { // lanes often share one clock
+      out = out == nullptr ? known : common(out, known);
+      last = known.get();
+    }
   });
   return out;
 }

@@ -9,9 +9,31 @@ namespace {
 
 template <class Combine>
 void combine(std::vector<u32>& into, std::vector<u32> const& other, Combine f) {
-  for (std::size_t i = 0; i < into.size() && i < other.size(); ++i) {
-    into[i] = f(into[i], other[i]);
+  u32* const to = into.data();
+  u32 const* const from = other.data();
+  for (std::size_t i = 0, count = std::min(into.size(), other.size()); i < count; ++i) {
+    to[i] = f(to[i], from[i]);
   }
+}
+
+//! Whether the first has seen all that the second has.
+bool covers(std::vector<u32> const& a, std::vector<u32> const& b) {
+  u32 is_less = 0;
+  u32 const* const mine = a.data();
+  u32 const* const other = b.data();
+  for (std::size_t i = 0, count = std::min(a.size(), b.size()); i < count; ++i) {
+    is_less |= static_cast<u32>(mine[i] < other[i]);
+  }
+  return is_less == 0;
+}
+
+bool covers(vector_clock const& a, vector_clock const& b) {
+  return covers(a.seen, b.seen) && covers(a.fenced, b.fenced) &&
+         std::all_of(b.elsewhere.begin(), b.elsewhere.end(), [&](auto const& e) {
+           auto const mine = a.elsewhere.find(e.first);
+           return mine != a.elsewhere.end() &&
+                  (mine->second == e.second || covers(*mine->second, *e.second));
+         });
 }
 
 //! What one of two blocks' counts has, actor by actor, whichever `f` takes. One of both where that
@@ -34,6 +56,9 @@ clock_pointer joined(clock_pointer const& a, clock_pointer const& b) {
   }
   if (a == nullptr) {
     return b;
+  }
+  if (covers(*a, *b)) {
+    return a;
   }
   auto out = std::make_shared<vector_clock>(*a);
   auto const larger = [](u32 x, u32 y) { return std::max(x, y); };
@@ -176,9 +201,6 @@ void shadow::record(cell& c, access const& a) {
 }
 
 void shadow::refine(line& l, u32 granule) {
-  if (l.granule <= granule) {
-    return;
-  }
   if (l.granule == 16) {
     if (free_fine_.empty()) {
       l.fine = static_cast<u32>(fine_.size() / 16);
@@ -219,7 +241,10 @@ void shadow::for_cells(u64 offset, u32 bytes, Function f) {
   for (u64 const end = offset + bytes; offset < end;) {
     line& l = line_of(offset);
     u32 const here = static_cast<u32>(std::min<u64>(end - offset, 16 - offset % 16));
-    refine(l, static_cast<u32>((here | offset) & (0 - (here | offset))));
+    if (u32 const granule = static_cast<u32>((here | offset) & (0 - (here | offset)));
+        l.granule > granule) {
+      refine(l, granule);
+    }
     if (l.granule == 16) {
       f(l.whole);
     } else {

@@ -43,6 +43,9 @@ std::string place_of(warp const& w, instruction const& i, int lane) {
 
 void report_fault(warp& w, instruction const& i, int lane, fault kind, std::string const& what) {
   run_state& run = *w.home->launch;
+  if (run.how.stops) {
+    fail(w, i, lane, kind, what);
+  }
   if (!run.seen_reports.insert({kind, i.statement}).second ||
       run.out.reports.size() >= run.how.report_limit) {
     ++run.out.dropped_reports;

@@ -215,9 +215,11 @@ void compute(warp& w, matrix_job const& job) {
         c[l / 4 + (r >> 1) * 8][l % 4 * 2 + (r & 1)] = get<float>(from[l]);
       }
     }
-    for (std::size_t m = 0; m < 16; ++m) {
+    for (std::size_t m = 0; m < 16; m += 4) { // four sums that do not wait for each other
       for (std::size_t k = 0; k < 16; ++k) {
-        c[m] += o.a[m][k] * o.b[k][n];
+        for (std::size_t row = m; row < m + 4; ++row) {
+          c[row] += o.a[row][k] * o.b[k][n];
+        }
       }
     }
     for (unsigned r = 0; r < 4; ++r) {

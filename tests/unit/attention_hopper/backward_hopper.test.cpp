@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -30,7 +31,10 @@ void check_backward(
   CAPTURE(s.query_offset);
   CAPTURE(s.keys);
   backward_problem<Element> problem(the_machine().where, s, seed);
-  auto const exactly = reference_of(problem, m, f);
+  static std::map<std::tuple<std::string, sizes, unsigned>, backward_answers> known;
+  std::string const all(name);
+  auto const& exactly =
+    known_reference_of(known, {all.substr(0, all.find("_free")), s, seed}, problem, m, f);
   auto const call = problem.backward_call(m, f);
   auto const result = the_machine().launch_backward(name, call);
   REQUIRE_MESSAGE(result.clean(), result.text());
@@ -278,7 +282,12 @@ runs_of(char const* name, std::int64_t dim, std::int64_t value_dim = 0) {
         ptx::options{.warps = ptx::order::shuffled, .seed = 4, .together = true},
         ptx::options{.warps = ptx::order::shuffled, .seed = 5, .together = true}}) {
     backward_problem<__nv_bfloat16> problem(the_machine().where, s, 13);
-    reference_of(problem, at::causal{}, at::plain{});
+    static std::map<sizes, forward_answers> known;
+    auto const [forward, is_new] = known.try_emplace(s);
+    if (is_new) {
+      forward->second = answers_of(problem, at::causal{}, at::plain{});
+    }
+    set_outputs(problem, forward->second);
     auto const result =
       the_machine().launch_backward(name, problem.backward_call(at::causal{}, at::plain{}), how);
     REQUIRE_MESSAGE(result.clean(), result.text());

@@ -15,11 +15,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <tests/support/attention_reference.hpp>
@@ -48,14 +50,23 @@ inline std::string text_of(std::string const& file) {
 struct sizes {
   std::int64_t batch = 1, queries = 1, query_offset = 0, keys = 1, key_offset = 0, heads = 1,
                key_heads = 1, dim = 64, value_dim = 0; //!< 0 stands for dim
+  friend auto operator<=>(sizes const&, sizes const&) = default;
 };
+
+//! Whether kernels may write a tensor; what they only read cannot race.
+enum access_of_kernels { reads, writes };
 
 //! A tensor [batch, length, heads, dim] with gaps between heads, tokens and sequences that kernels
 //! may not touch: each row of a head is an allocation of the interpreter's memory for itself.
 template <class Element>
 class tensor {
 public:
-  tensor(ptx::memory& where, std::int64_t b, std::int64_t l, std::int64_t h, std::int64_t d)
+  tensor(ptx::memory& where,
+         std::int64_t b,
+         std::int64_t l,
+         std::int64_t h,
+         std::int64_t d,
+         access_of_kernels access = writes)
       : where_(where), numbers_(static_cast<std::size_t>((b * l * h + 1) * (d + gap))) {
     auto const first = (16 - reinterpret_cast<std::uintptr_t>(numbers_.data()) % 16) % 16;
     view = {numbers_.data() + first / sizeof(Element),
@@ -66,7 +77,10 @@ public:
             h * l * (d + gap),
             d + gap,
             l * (d + gap)};
-    each_row([&](Element* row) { where_.add(row, static_cast<std::size_t>(d) * sizeof(Element)); });
+    each_row([&](Element* row) {
+      where_.add(
+        row, static_cast<std::size_t>(d) * sizeof(Element), false, "tensor", access == writes);
+    });
   }
   tensor(tensor const&) = delete;
   tensor& operator=(tensor const&) = delete;
@@ -244,9 +258,9 @@ inline at::parameters parameters_of(sizes const& s) {
 template <class Element>
 struct forward_problem {
   forward_problem(ptx::memory& where, sizes const& s, unsigned seed)
-      : p(parameters_of(s)), query(where, s.batch, s.queries, s.heads, s.dim),
-        key(where, s.batch, s.keys, s.key_heads, s.dim),
-        value(where, s.batch, s.keys, s.key_heads, p.dim_of_values()),
+      : p(parameters_of(s)), query(where, s.batch, s.queries, s.heads, s.dim, reads),
+        key(where, s.batch, s.keys, s.key_heads, s.dim, reads),
+        value(where, s.batch, s.keys, s.key_heads, p.dim_of_values(), reads),
         output(where, s.batch, s.queries, s.heads, p.dim_of_values()),
         lse(where, s.batch, s.heads, s.queries) {
     std::mt19937 random(seed);
@@ -269,12 +283,30 @@ struct forward_problem {
   rows lse;
 };
 
+//! O and the log-sum-exp in double.
+struct forward_answers {
+  std::vector<double> output, lse;
+};
+
+template <class Element, class Mask, class Score>
+forward_answers answers_of(forward_problem<Element> const& problem, Mask const& m, Score const& f) {
+  auto const& p = problem.p;
+  auto q = exact_of(problem.query);
+  auto k = exact_of(problem.key);
+  auto v = exact_of(problem.value);
+  exact o = exact_of(problem.output);
+  std::vector<double> lse(static_cast<std::size_t>(p.batch * p.heads * p.query_length));
+  auto const rows = at::dense_rows(lse.data(), p.batch, p.heads, p.query_length);
+  at::reference_forward(p, {q.view(), k.view(), v.view(), o.view(), rows}, m, f);
+  return {std::move(o.numbers), std::move(lse)};
+}
+
 //! Inputs and results of one backward call; O and the log-sum-exp come from the double reference.
 template <class Element>
 struct backward_problem : forward_problem<Element> {
   backward_problem(ptx::memory& where, sizes const& s, unsigned seed)
       : forward_problem<Element>(where, s, seed),
-        output_gradient(where, s.batch, s.queries, s.heads, this->p.dim_of_values()),
+        output_gradient(where, s.batch, s.queries, s.heads, this->p.dim_of_values(), reads),
         query_gradient(where, s.batch, s.queries, s.heads, s.dim),
         key_gradient(where, s.batch, s.keys, s.key_heads, s.dim),
         value_gradient(where, s.batch, s.keys, s.key_heads, this->p.dim_of_values()),
@@ -314,22 +346,25 @@ struct gradients {
   exact query, key, value;
 };
 
+//! Sets what backward reads of forward.
+template <class Element>
+void set_outputs(backward_problem<Element>& problem, forward_answers const& of) {
+  problem.output.set(of.output);
+  std::transform(of.lse.begin(), of.lse.end(), problem.lse.memory().begin(), [](double x) {
+    return static_cast<float>(x);
+  });
+  problem.lse.mark();
+}
+
 template <class Element, class Mask, class Score>
 gradients reference_of(backward_problem<Element>& problem, Mask const& m, Score const& f) {
   auto const& p = problem.p;
   auto q = exact_of(problem.query);
   auto k = exact_of(problem.key);
   auto v = exact_of(problem.value);
-  exact o = exact_of(problem.output);
-  std::vector<double> lse(problem.lse.numbers().size());
-  auto const rows_of = [&] { return at::dense_rows(lse.data(), p.batch, p.heads, p.query_length); };
-  at::reference_forward(p, {q.view(), k.view(), v.view(), o.view(), rows_of()}, m, f);
-  problem.output.set(o.numbers);
-  for (std::size_t n = 0; n < lse.size(); ++n) {
-    problem.lse.memory()[n] = static_cast<float>(lse[n]);
-  }
-  problem.lse.mark();
-  o = exact_of(problem.output); // rounded: the kernel's dO . O is that of what it reads
+  auto forward = answers_of(problem, m, f);
+  set_outputs(problem, forward);
+  exact o = exact_of(problem.output); // rounded: the kernel's dO . O is that of what it reads
   auto g = exact_of(problem.output_gradient);
   gradients result{q, exact_of(problem.key_gradient), exact_of(problem.value_gradient)};
   at::reference_backward(p,
@@ -337,7 +372,7 @@ gradients reference_of(backward_problem<Element>& problem, Mask const& m, Score 
                           k.view(),
                           v.view(),
                           o.view(),
-                          rows_of(),
+                          at::dense_rows(forward.lse.data(), p.batch, p.heads, p.query_length),
                           g.view(),
                           result.query.view(),
                           result.key.view(),
@@ -345,6 +380,30 @@ gradients reference_of(backward_problem<Element>& problem, Mask const& m, Score 
                          m,
                          f);
   return result;
+}
+
+//! Gradients in double, and what backward reads of forward.
+struct backward_answers {
+  gradients exactly;
+  forward_answers forward;
+};
+
+//! reference_of, which is asked once for all problems of a key.
+template <class Key, class Element, class Mask, class Score>
+gradients const& known_reference_of(std::map<Key, backward_answers>& known,
+                                    Key const& key,
+                                    backward_problem<Element>& problem,
+                                    Mask const& m,
+                                    Score const& f) {
+  auto const [found, is_new] = known.try_emplace(key);
+  auto& [exactly, forward] = found->second;
+  if (is_new) {
+    exactly = reference_of(problem, m, f);
+    forward = {problem.output.numbers(), problem.lse.numbers()};
+  } else {
+    set_outputs(problem, forward);
+  }
+  return exactly;
 }
 
 //! Largest error of a gradient over the error allowed.
@@ -500,21 +559,19 @@ struct forward_errors {
   double lse = 0;
 };
 
+//! Holds what a forward launch wrote against its answers.
+template <class Element>
+forward_errors errors_of(forward_problem<Element> const& problem, forward_answers const& right) {
+  forward_tolerance<Element> const allowed(problem.value.numbers(), largest(right.lse));
+  return {apart(problem.output.numbers(), right.output) / allowed.output,
+          apart(problem.lse.numbers(), right.lse) / allowed.lse};
+}
+
 //! Holds what a forward launch wrote against the double reference.
 template <class Element, class Mask, class Score = at::plain>
 forward_errors
 errors_of(forward_problem<Element> const& problem, Mask const& m, Score const& f = {}) {
-  auto const& p = problem.p;
-  auto q = exact_of(problem.query);
-  auto k = exact_of(problem.key);
-  auto v = exact_of(problem.value);
-  exact o = exact_of(problem.output);
-  std::vector<double> lse(static_cast<std::size_t>(p.batch * p.heads * p.query_length));
-  auto const rows = at::dense_rows(lse.data(), p.batch, p.heads, p.query_length);
-  at::reference_forward(p, {q.view(), k.view(), v.view(), o.view(), rows}, m, f);
-  forward_tolerance<Element> const allowed(v.numbers, largest(lse));
-  return {apart(problem.output.numbers(), o.numbers) / allowed.output,
-          apart(problem.lse.numbers(), lse) / allowed.lse};
+  return errors_of(problem, answers_of(problem, m, f));
 }
 
 //! Lengths of chunks and of what comes before them, at random.

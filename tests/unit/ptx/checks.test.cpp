@@ -39,6 +39,11 @@ TEST_CASE("shared memory: a missing barrier is a race") {
                   "checks.cu:",
                   "4 bytes at shared+0x80",
                   "without being ordered after thread ("}));
+  m.how.stops = true;
+  auto const first = m.run("sum_without_barrier", {2}, {128}, in.data(), out.data(), 200);
+  CHECK(first.reports.size() == 1);
+  CHECK(first.reports.front().text == bad.reports.front().text);
+  CHECK(first.writes.empty());
   m.how.races = false;
   check_clean(m.run("sum_without_barrier", {2}, {128}, in.data(), out.data(), 200));
 }
