@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Plants wrong bounds into a copy of `timetable choose`, and holds that the tests of choose see each.
+"""Plants wrong bounds into copies of sources of `timetable choose`, and holds that the tests of choose see each.
 
-usage: choose_planted.py write ROOT OUT                           OUT: one source of all of choose; PIPELINING_PLANTED names a bug
+usage: choose_planted.py write ROOT OUT                           OUT: one source of those of choose; PIPELINING_PLANTED names a bug
        choose_planted.py test PLANTED PROGRAM COMPILER INCLUDE    PLANTED: made of it; PROGRAM: the tool
 
 Without a bug the two print the same, and examples.choose holds that its tests pass with the tool.
@@ -34,12 +34,10 @@ CALLS = ["--model gpt-1.3b --sequence 2048 --gpu a100 --devices 2 --microbatches
 
 
 def write(root, out):
-    folder = pathlib.Path(root) / "tools/timetable"
-    names = re.findall(r"choose/(\w+)\.cpp|(systems/systems)\.cpp", (folder / "CMakeLists.txt").read_text(encoding="utf-8"))
+    folder = pathlib.Path(root) / "tools/timetable/choose"
     text = "#include <cstdlib>\n#include <string_view>\nnamespace {\nbool planted(std::string_view bug) {\n" \
            "  char const* const name = std::getenv(\"PIPELINING_PLANTED\");\n  return name != nullptr && name == bug;\n}\n} // namespace\n"
-    sources = {choose or systems: (folder / (f"choose/{choose}.cpp" if choose else f"{systems}.cpp")).read_text(encoding="utf-8")
-               for choose, systems in names}
+    sources = {name: (folder / f"{name}.cpp").read_text(encoding="utf-8") for name in sorted({source for source, *_ in BUGS.values()})}
     for bug, (source, good, bad, _) in BUGS.items():
         if sources[source].count(good) != 1:
             sys.exit(f"choose_planted: {source}.cpp has {sources[source].count(good)} times what '{bug}' changes: {good}")
