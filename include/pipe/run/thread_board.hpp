@@ -416,15 +416,15 @@ struct thread_board {
     return now->lowered.program_of(device)[static_cast<std::size_t>(index)];
   }
 
-  //! A number that changes when a device begins an item, waits for another one, or is taken in hand
-  //! or put back.
+  //! A number that changes when a device begins an item, waits for another one or ends its errand.
+  //! One that is only looked at, and cannot go on, changes nothing.
   [[nodiscard]] std::uint64_t whereabouts() const noexcept {
     std::uint64_t all = 1;
     for (int device = 0; device < device_count; ++device)
       for (device_standing const& its = devices[device];
            int const part : {its.position.load(std::memory_order_relaxed),
                              its.waits_on.load(std::memory_order_relaxed),
-                             hand_of(device)})
+                             is_home(device) ? 1 : 0})
         all = all * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(part);
     return all;
   }

@@ -337,3 +337,28 @@ TEST_CASE("a device that nobody runs ends the wait of the others") {
   CHECK(text.ends_with("\n  device 1 could go on, but no thread runs it"));
   runner.step();
 }
+
+TEST_CASE("a device that is polled in vain is no progress") {
+  model stages(3);
+  pp::called_runner runner(pp::lower(pp::make_timetable<pp::OneFOneB>({3, 3}), words),
+                           stages,
+                           {.deadline = std::chrono::milliseconds(100)});
+  runner.begin_step();
+  std::atomic<bool> ended = false;
+  std::thread waits([&] {
+    runner.run_device(1);
+    ended = true;
+  });
+  auto const limit = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (!ended && std::chrono::steady_clock::now() < limit)
+    (void)runner.poll(0);
+  CHECK(ended);
+  while (!ended) {
+    (void)runner.poll(0);
+    (void)runner.poll(2);
+  }
+  waits.join();
+  CHECK(support::thrown_by([&] {
+          runner.finish_step();
+        }).starts_with("run: no progress before the deadline; does a thread run every device?\n"));
+}
