@@ -41,15 +41,15 @@ struct arena {
     return slots == 0 || guard == 0 ? slots : slots + guard * (1 + guards_before(slot_classes));
   }
 
-  //! True for a class whose slots have guards around them.
-  [[nodiscard]] bool guards(slot_class of) const noexcept {
-    return guard != 0 && work.layout(device, of).bytes != 0 &&
-           !lies_on_host(*over.declared, static_cast<int>(of));
-  }
-
   //! The layout of the slots of a class.
   [[nodiscard]] slot_layout const& layout_of(slot_class of) const noexcept {
     return work.layout(device, of);
+  }
+
+  //! True for a class whose slots have guards around them.
+  [[nodiscard]] bool guards(slot_class of) const noexcept {
+    return guard != 0 && layout_of(of).bytes != 0 &&
+           !lies_on_host(*over.declared, static_cast<int>(of));
   }
 
   //! The bytes of a slot that a pass is handed: all of one that it keeps.
@@ -59,7 +59,7 @@ struct arena {
 
   //! Where a slot starts, counted from that of its memory.
   [[nodiscard]] std::int64_t place(use const& where) const noexcept {
-    slot_layout const& layout = work.layout(device, where.of);
+    slot_layout const& layout = layout_of(where.of);
     std::int64_t const place = layout.offset + where.index * layout.bytes;
     if (!guards(where.of))
       return place;
@@ -78,12 +78,12 @@ struct arena {
   [[nodiscard]] buffer at(use const& where) const noexcept {
     if (where.index == nothing)
       return {};
-    return lies(where, work.layout(device, where.of), where.bytes);
+    return lies(where, layout_of(where.of), where.bytes);
   }
 
   //! The slot at the size that its class was asked for. Padding follows it.
   [[nodiscard]] buffer whole(use const& where) const noexcept {
-    slot_layout const& layout = work.layout(device, where.of);
+    slot_layout const& layout = layout_of(where.of);
     return lies(where, layout, layout.asked);
   }
 
@@ -150,7 +150,7 @@ private:
     for (int of = 0; of < end; ++of) {
       auto const kind = static_cast<slot_class>(of);
       if (guards(kind))
-        count += kind == slot_class::totals ? 1 : work.layout(device, kind).count;
+        count += kind == slot_class::totals ? 1 : layout_of(kind).count;
     }
     return count;
   }

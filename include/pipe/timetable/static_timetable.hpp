@@ -189,7 +189,7 @@ struct timed {
   };
   static constexpr own_tables tables = [] {
     own_tables result{};
-    write_tables(Schedule{}, extents, result.holders, result.first_units);
+    write_tables(of_type<Schedule>, extents, result.holders, result.first_units);
     return result;
   }();
   static constexpr pipeline_view over{extents,
@@ -209,7 +209,7 @@ struct timed {
     check_cost(over, Cost::value);
     pass* end = result.passes;
     auto const append = [&end](pass const* row, int count) { end = std::copy_n(row, count, end); };
-    result.verdict = order_rows(Schedule{}, over, Cost::value, result.offsets, append);
+    result.verdict = order_rows(of_type<Schedule>, over, Cost::value, result.offsets, append);
     return result;
   });
   static constexpr int total = order.offsets[rows];
