@@ -13,8 +13,6 @@
 #include <pipe/flow/declare.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/stage_graph.hpp>
-#include <pipe/flow/training_flows.hpp>
-#include <pipe/plan/connection_rounds.hpp>
 #include <pipe/plan/fingerprint.hpp>
 #include <pipe/plan/lower.hpp>
 #include <pipe/plan/other_plans.hpp>
@@ -30,7 +28,6 @@
 #include <pipe/run/post_validated.hpp>
 #include <pipe/run/stage.hpp>
 #include <pipe/run/threads.hpp>
-#include <pipe/run/watchdog.hpp>
 #include <pipe/schedule/block/building_block.hpp>
 #include <pipe/schedule/block/repeat.hpp>
 #include <pipe/schedule/breadth_first.hpp>

@@ -439,7 +439,7 @@ public:
   explicit random_pipeline(dice& chance, int devices = 0) {
     namespace pp = pipelining;
     static std::vector<pp::flow> const known{pp::training,
-                                             pp::detail::frugal_training,
+                                             pp::detail::frugal_training<>,
                                              pp::detail::vocabulary_training<1>,
                                              pp::detail::vocabulary_training<2>};
     given_orders::declared = random_declaration(chance, known).flow();

@@ -414,7 +414,8 @@ private:
     kind_of_pass const& kind = flow_.kinds[freer];
     datum const& freed = flow_.data[of];
     require(
-      std::ranges::count(kind, does::adds_to, &effect::what) > 0 ||
+      std::any_of(
+        kind.begin(), kind.end(), [](effect const& one) { return one.what == does::adds_to; }) ||
         freed.instance != datum::per::microbatch,
       kind,
       freed,
@@ -452,7 +453,7 @@ constexpr void resolve(flow& of) {
 }
 
 //! The flow of kinds, with data.
-[[nodiscard]] constexpr flow declared_with(flow result, std::span<datum const> data) {
+[[nodiscard]] constexpr flow declared_with(flow result, auto const& data) {
   if (result.kind_count == 0)
     throw std::invalid_argument("flow: there is no kind of pass; declare one");
   for (datum const& one : data) {
@@ -462,6 +463,20 @@ constexpr void resolve(flow& of) {
   }
   resolve(result);
   return result;
+}
+
+//! The flow of kinds under their numbers, with data.
+[[nodiscard]] constexpr flow declared_as(auto const& data, auto const& kinds) {
+  flow result;
+  for (numbered_kind const& one : kinds) {
+    require(index_of(one.number) < flow::most_kinds && !result[one.number].exists(),
+            one.kind,
+            "has a number of 64 or more, or that of another kind; use another pass_kind");
+    require(one.kind.exists(), one.kind, "has no word; give it one");
+    result.kinds[index_of(one.number)] = one.kind;
+    result.kind_count = std::max(result.kind_count, index_of(one.number) + 1);
+  }
+  return declared_with(result, data);
 }
 
 } // namespace detail
@@ -478,22 +493,13 @@ constexpr void resolve(flow& of) {
 //! @complexity O(k^2 e + r^3) for k kinds of e effects and r rows, and at most 1,024 sets of kinds.
 [[nodiscard]] constexpr flow declare(std::span<datum const> data,
                                      std::span<detail::numbered_kind const> kinds) {
-  flow result;
-  for (detail::numbered_kind const& one : kinds) {
-    detail::require(detail::index_of(one.number) < flow::most_kinds && !result[one.number].exists(),
-                    one.kind,
-                    "has a number of 64 or more, or that of another kind; use another pass_kind");
-    detail::require(one.kind.exists(), one.kind, "has no word; give it one");
-    result.kinds[detail::index_of(one.number)] = one.kind;
-    result.kind_count = std::max(result.kind_count, detail::index_of(one.number) + 1);
-  }
-  return detail::declared_with(result, data);
+  return detail::declared_as(data, kinds);
 }
 
 //! @brief The same of lists.
 [[nodiscard]] constexpr flow declare(std::initializer_list<datum> data,
                                      std::initializer_list<detail::numbered_kind> kinds) {
-  return declare(std::span(data.begin(), data.size()), std::span(kinds.begin(), kinds.size()));
+  return detail::declared_as(data, kinds);
 }
 
 //! @brief The same of kinds that are numbered from 0 on; `kind_named` finds them by their words.

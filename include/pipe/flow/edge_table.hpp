@@ -183,8 +183,9 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
   enter_groups(groups, stage_count, beside_all);
   std::vector<int> still = forward_only(stage_count, groups, frozen);
   find_takers(still, before_all, after_all, takers_all);
-  bool const names_chunks = std::any_of(
-    edges.begin(), edges.end(), [](stage_edge const& edge) { return code_of(edge.unit) != 0; });
+  bool names_chunks = false;
+  for (stage_edge const& edge : edges)
+    names_chunks = names_chunks || code_of(edge.unit) != 0;
   for (std::size_t stage = 0; stage < still.size(); ++stage)
     still[stage] |=
       (before_all[stage].empty() ? 0 : has_before) | (after_all[stage].empty() ? 0 : has_after);
@@ -194,7 +195,8 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
   int at = 0;
   for (stage_side const& side : sides) {
     if (&side == &none) {
-      table.insert(table.end(), still.begin(), still.end());
+      for (int const each : still)
+        table.push_back(each);
       continue;
     }
     for (std::vector<stage_neighbour> const& of : side) {
@@ -206,7 +208,8 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
   for (stage_side const& side : sides)
     for (std::vector<stage_neighbour> const& of : side)
       for (stage_neighbour const& other : of)
-        table.insert(table.end(), {other.stage, other.number, other.chunk});
+        for (int const each : {other.stage, other.number, other.chunk})
+          table.push_back(each);
   return table;
 }
 

@@ -119,11 +119,15 @@ struct pipeline {
 
 inline pipeline pipeline_view::copy() const {
   pipeline result{.extents = extents, .declared = *declared};
+  auto const copy_to = [](auto& table, auto const* values, int count) {
+    table.resize(static_cast<std::size_t>(count));
+    std::copy_n(values, count, table.data());
+  };
   if (holders != nullptr)
-    result.holders.assign(holders, holders + extents.stages() * extents.routes());
+    copy_to(result.holders, holders, extents.stages() * extents.routes());
   if (first_units != nullptr)
-    result.first_units.assign(first_units, first_units + extents.microbatches + 1);
-  result.edges.assign(edges, edges + graph().size());
+    copy_to(result.first_units, first_units, extents.microbatches + 1);
+  copy_to(result.edges, edges, graph().size());
   return result;
 }
 
@@ -255,10 +259,14 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
 //! division.
 [[nodiscard]] inline pipeline with_holders(pipeline_view const& of) {
   pipeline result = of.copy();
-  for (int route = 0; of.holders == nullptr && route < of.extents.routes(); ++route)
-    for (int stage = 0; stage < of.extents.stages(); ++stage)
-      result.holders.push_back(
-        static_cast<std::uint16_t>(device_of(of, stage, microbatch_of(of.extents, route))));
+  if (of.holders != nullptr)
+    return result;
+  int const stages = of.extents.stages();
+  result.holders.resize(static_cast<std::size_t>(of.extents.routes() * stages));
+  std::uint16_t* next = result.holders.data();
+  for (int route = 0; route < of.extents.routes(); ++route)
+    for (int stage = 0; stage < stages; ++stage)
+      *next++ = static_cast<std::uint16_t>(device_of(of, stage, microbatch_of(of.extents, route)));
   return result;
 }
 

@@ -185,7 +185,8 @@ struct flow_resolution {
   //! True where every kind that has to do with a datum makes it and frees it.
   [[nodiscard]] constexpr bool is_worked_in(int of) const noexcept {
     for (kind_of_pass const& kind : target.kinds) {
-      if (std::ranges::count(kind, of, &effect::of) == 1)
+      auto const is_of = [of](effect const& one) { return one.of == of; };
+      if (std::count_if(kind.begin(), kind.end(), is_of) == 1)
         return false;
     }
     return true;

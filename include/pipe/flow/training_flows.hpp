@@ -56,8 +56,9 @@ namespace pipelining::inline v0_3::detail {
 
 //! A kind that a flow gets from another one: without its letter where a kind of the flow has that.
 [[nodiscard]] constexpr kind_of_pass lettered(flow const& declared, kind_of_pass kind) noexcept {
-  if (std::ranges::count(declared.kinds, kind.letter, &kind_of_pass::letter) > 0)
-    kind.letter = '\0';
+  for (kind_of_pass const& other : declared.kinds)
+    if (other.letter == kind.letter)
+      kind.letter = '\0';
   return kind;
 }
 
@@ -156,7 +157,9 @@ shard_weights(flow const& of, int later = 0, engine moves = engine::network) {
 //! and stands among the passes.
 //!
 //! The input of a stage stays in its slot until it has been read for the last time, so keeping it
-//! costs no copy.
+//! costs no copy. A template, so that only sources that use the flow work it out: once, for `void`,
+//! which templates write as `std::void_t` of a parameter.
+template <class = void>
 inline constexpr flow frugal_training = [] {
   datum const further[]{in_pool_of(kept_activation, "working_activation"),
                         in_pool_of(made_output, "repeated_output"),
@@ -208,8 +211,5 @@ template <int Barriers>
 requires(Barriers == 1 ||
          Barriers ==
            2) inline constexpr flow vocabulary_training = declare_vocabulary_training(Barriers);
-
-//! Training with sharded weights; other flows of training are made by `shard_weights`, too.
-inline constexpr flow sharded_training = shard_weights(training);
 
 } // namespace pipelining::inline v0_3::detail

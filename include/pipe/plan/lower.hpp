@@ -184,7 +184,9 @@ void complete_programs(program_writer& writer,
   result.waits = std::move(waits.front());
   for (int part = 1; part < parts.count; ++part) {
     auto const before = static_cast<int>(result.waits.size());
-    result.waits.insert(result.waits.end(), waits[at(part)].begin(), waits[at(part)].end());
+    std::vector<int> const& own = waits[at(part)];
+    result.waits.resize(at(before) + own.size());
+    std::copy_n(own.data(), own.size(), result.waits.data() + before);
     for (int i = result.offsets[at(parts.first(part))];
          i < result.offsets[at(parts.first(part + 1))];
          ++i)

@@ -5,6 +5,7 @@
 //! @brief The memory of one device. Header for pipelining::arena and
 //! pipelining::detail::host_memory.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/lower/arena.hpp>
 #include <pipe/plan/plan.hpp>
@@ -13,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -160,7 +160,9 @@ private:
 class host_memory {
 public:
   //! The first byte, or null.
-  [[nodiscard]] std::byte* data() const noexcept { return blocks_ ? blocks_[0].bytes : nullptr; }
+  [[nodiscard]] std::byte* data() const noexcept {
+    return bytes_ > 0 ? blocks_.data->bytes : nullptr;
+  }
 
   //! Makes room for that many bytes; what was there is lost if it moves.
   //! @return whether memory that was there has moved.
@@ -168,10 +170,10 @@ public:
   bool reserve(std::int64_t bytes) {
     if (bytes <= bytes_)
       return false;
-    bool const moves = blocks_ != nullptr;
-    blocks_.reset(new block[static_cast<std::size_t>((bytes - 1) / slot_alignment + 1)]);
+    block const* const before = blocks_.data;
+    blocks_.get((bytes - 1) / slot_alignment + 1);
     bytes_ = bytes;
-    return moves;
+    return before != nullptr && before != blocks_.data;
   }
   //! Writes all of it. The system puts pages next to the core that touches them first.
   void touch() noexcept {
@@ -183,7 +185,7 @@ private:
   struct alignas(slot_alignment) block {
     std::byte bytes[slot_alignment];
   };
-  std::unique_ptr<block[]> blocks_;
+  owned<block> blocks_;
   std::int64_t bytes_ = 0;
 };
 

@@ -97,12 +97,12 @@ public:
   //! @return what its totals on the last device are to hold; empty where it validates nothing.
   [[nodiscard]] std::span<std::byte const> hand_on(plan const& next) {
     bytes_ = 0;
-    return validates(next.validation) ? std::span<std::byte const>(rows_)
-                                      : std::span<std::byte const>();
+    return {rows_.data(), validates(next.validation) ? rows_.size() : 0};
   }
   //! The same, into memory of the host. @param now its slots on the last device.
   void put(arena const& now) {
-    std::ranges::copy(hand_on(now.work), now.start_of({.of = slot_class::totals, .index = 0}));
+    std::span<std::byte const> const rows = hand_on(now.work);
+    std::copy_n(rows.data(), rows.size(), now.start_of({.of = slot_class::totals, .index = 0}));
   }
   //! When the step has come to its end. @param now slots of its plan on the last device.
   //! @param again its iteration begins again, so it has not stepped.
@@ -111,7 +111,8 @@ public:
       return;
     bytes_ = now.work.totals_bytes;
     totals const rows = now.readable_totals();
-    rows_.assign(rows.data, rows.data + rows.rows * rows.stride);
+    rows_.resize(static_cast<std::size_t>(rows.rows * rows.stride));
+    std::copy_n(rows.data, rows_.size(), rows_.data());
   }
 
 private:

@@ -5,6 +5,7 @@
 //! @brief The loop that every executor runs, and one item of it on the stages of the user. Header
 //! for pipelining::detail::execute and pipelining::detail::run_item.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/plan/item.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/run/arena.hpp>
@@ -14,7 +15,6 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -182,15 +182,15 @@ struct few_or_many {
 
   T own[few];
   T* first = own;
-  std::unique_ptr<T[]> many{};
+  owned<T> many{};
 
   //! Makes room for what a pass is handed in a place. @pre nothing is in it.
   [[gnu::noinline]] void make_room(std::span<use const> uses, slot_place at) {
-    auto const count = static_cast<std::size_t>(std::ranges::count(uses, at, &use::at));
-    if (count <= few)
-      return;
-    many = std::make_unique<T[]>(count);
-    first = many.get();
+    std::size_t count = 0;
+    for (use const& one : uses)
+      count += one.at == at ? 1 : 0;
+    if (count > few)
+      first = many.get(count);
   }
 };
 
@@ -225,8 +225,8 @@ struct handed {
         *next_in++ = to_read(memory.at(one));
       else if (is_kept(one.at))
         where.*member_of(one.at).of = memory.whole(one);
-    where.inputs = {inputs.first, next_in};
-    where.outputs = {outputs.first, next_out};
+    where.inputs = {inputs.first, static_cast<std::size_t>(next_in - inputs.first)};
+    where.outputs = {outputs.first, static_cast<std::size_t>(next_out - outputs.first)};
   }
   handed(handed const&) = delete;
   handed& operator=(handed const&) = delete;

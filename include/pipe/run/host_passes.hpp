@@ -51,7 +51,7 @@ public:
   //! Before a step.
   void begin() noexcept {
     again_ = false;
-    std::ranges::fill(completed_, nothing);
+    std::fill(completed_.begin(), completed_.end(), nothing);
   }
 
   //! Runs a pass or a hook, or begins it. Before that ends what must end: the pass before it on its
@@ -143,7 +143,7 @@ private:
     item const& step = at(index);
     if (!abandoned)
       (void)on.enter(index);
-    *std::ranges::find(items_, index) = nothing;
+    *std::find(items_.begin(), items_.end(), index) = nothing;
     --under_way_;
     call_explained(
       *guards_, step, [&] { finish_item(on.stages(), guards_->memory(), step, abandoned); });

@@ -238,7 +238,8 @@ struct thread_board {
   }
   //! When the step has come to its end.
   void end_step() {
-    again = std::ranges::any_of(now->passes, &host_passes::begins_again);
+    for (host_passes const& passes : now->passes)
+      again = passes.begins_again() || again;
     now->messages.leave_some(again);
     carried.take(slots(now->lowered, device_count - 1), again);
     if (chooses())

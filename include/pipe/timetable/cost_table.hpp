@@ -90,13 +90,17 @@ public:
   [[nodiscard]] cost_table by_microbatch(int count) const {
     cost_table result = *this;
     result.microbatches_ = count;
-    for (std::vector<double> cost_table::*const all :
-         {&cost_table::times_, &cost_table::exchanges_}) {
-      (result.*all).clear();
-      for (auto at = (this->*all).begin(); at != (this->*all).end(); at += chunks_)
+    auto const chunks = static_cast<std::size_t>(chunks_);
+    auto const repeated = [&](std::vector<double> const& of) {
+      std::vector<double> all(of.size() * static_cast<std::size_t>(count));
+      double* next = all.data();
+      for (std::size_t at = 0; at < of.size(); at += chunks)
         for (int i = 0; i < count; ++i)
-          (result.*all).insert((result.*all).end(), at, at + chunks_);
-    }
+          next = std::copy_n(of.data() + at, chunks, next);
+      return all;
+    };
+    result.times_ = repeated(times_);
+    result.exchanges_ = repeated(exchanges_);
     return result;
   }
   //! @brief The microbatches that have times of their own; 1: all take the same.
@@ -124,7 +128,9 @@ public:
   }
 
   //! @brief The kinds that have times of their own: first those outside groups, each by number.
-  [[nodiscard]] std::span<timed_kind const> kinds() const noexcept { return kinds_; }
+  [[nodiscard]] std::span<timed_kind const> kinds() const noexcept {
+    return {kinds_.data(), kinds_.size()};
+  }
   //! @brief The number there of a kind, or of the one whose time it takes; negative for marks, for
   //! kinds of no pass, and for a fused `backward`.
   [[nodiscard]] int number_of(pass_kind kind) const noexcept {
@@ -235,7 +241,9 @@ public:
   }
   [[nodiscard]] double latency() const noexcept { return base_.communication; }
   [[nodiscard]] detail::group_times groups() const noexcept { return base_.groups(); }
-  [[nodiscard]] std::span<double const> links() const noexcept { return links_; }
+  [[nodiscard]] std::span<double const> links() const noexcept {
+    return {links_.data(), links_.size()};
+  }
   [[nodiscard]] double pair_duration(pass const& first, pass const& second) const {
     auto const computes = [this](pass const& what) {
       return std::max(duration(what) - exchanges(what), 0.0);
@@ -277,8 +285,8 @@ private:
       return;
     kinds_.push_back({kind, one.is, one.in_groups, is_needed(one), one.word});
     auto const of_kind = static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_);
-    times_.insert(times_.end(), of_kind, base_.duration(declared, {kind}));
-    exchanges_.insert(exchanges_.end(), of_kind, base_.exposed(one));
+    times_.resize(times_.size() + of_kind, base_.duration(declared, {kind}));
+    exchanges_.resize(exchanges_.size() + of_kind, base_.exposed(one));
   }
 
   //! @pre the kind has times of its own

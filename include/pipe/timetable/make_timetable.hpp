@@ -5,6 +5,7 @@
 //! @brief Timetables of schedules, made and verified by the program. Header for
 //! pipelining::make_orders and make_timetable; static_timetable.hpp has those of the compiler.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/dependencies.hpp>
 #include <pipe/flow/edge_table.hpp>
 #include <pipe/flow/pass.hpp>
@@ -20,10 +21,13 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -38,11 +42,11 @@ struct stuck_pass {
   int to;    //!< the row of `other`
 };
 
-//! Waits of the first pass of each row that never starts, a list for each row.
-[[nodiscard]] inline std::vector<std::vector<stuck_pass>> stuck_passes(timetable_view table) {
+//! Waits of the first pass of each row that never starts, row by row.
+[[nodiscard]] inline std::vector<stuck_pass> stuck_passes(timetable_view table) {
   pipeline_view const& over = table.over;
   entered_rows const entered(over, table.passes, table.offsets);
-  std::vector<std::vector<stuck_pass>> result(static_cast<std::size_t>(table.rows()));
+  std::vector<stuck_pass> result;
   for (int row = 0; row < table.rows(); ++row) {
     int const end = table.offsets[row + 1];
     int head = table.offsets[row];
@@ -55,38 +59,43 @@ struct stuck_pass {
       for (int k = 0; k < needed.count; ++k) {
         int const other = entered.maker_of(needed[k]);
         if (other != nothing_before && !(table.starts[other] >= 0))
-          result[static_cast<std::size_t>(row)].push_back(
-            {entry, row, other, over.row_of(table.passes[other])});
+          result.push_back({entry, row, other, over.row_of(table.passes[other])});
       }
     }
   }
   return result;
 }
 
-//! The shortest circle of rows, each of which waits for the next; empty where there is none.
+//! The shortest circle of rows, each of which waits for the next, from the last to the first; empty
+//! where there is none.
 //! @complexity O(rows^2)
 [[nodiscard]] inline std::vector<stuck_pass> shortest_circle(timetable_view table) {
-  std::vector<std::vector<stuck_pass>> const waits = stuck_passes(table);
+  std::vector<stuck_pass> const waits = stuck_passes(table);
+  auto const count = static_cast<int>(waits.size());
+  owned<int> begins(table.rows() + 1, 0); // the first wait of each row
+  for (stuck_pass const& each : waits)
+    ++begins[each.row + 1];
+  for (int row = 0; row < table.rows(); ++row)
+    begins[row + 1] += begins[row];
   std::vector<stuck_pass> shortest;
   for (int first = 0; first < table.rows(); ++first) {
-    std::vector<stuck_pass const*> came(waits.size()); // over which wait a row was reached
+    owned<int> came(table.rows(), count); // over which wait a row was reached
     std::vector<int> reached{first};
-    for (std::size_t i = 0; i < reached.size() && came[static_cast<std::size_t>(first)] == nullptr;
-         ++i)
-      for (stuck_pass const& each : waits[static_cast<std::size_t>(reached[i])])
-        if (stuck_pass const*& of = came[static_cast<std::size_t>(each.to)]; of == nullptr) {
-          of = &each;
-          reached.push_back(each.to);
+    for (std::size_t i = 0; i < reached.size() && came[first] == count; ++i)
+      for (int at = begins[reached[i]]; at < begins[reached[i] + 1]; ++at)
+        if (int const to = waits[static_cast<std::size_t>(at)].to; came[to] == count) {
+          came[to] = at;
+          reached.push_back(to);
         }
     std::vector<stuck_pass> circle;
-    for (int row = first; came[static_cast<std::size_t>(first)] != nullptr;) {
-      circle.insert(circle.begin(), *came[static_cast<std::size_t>(row)]);
-      row = circle.front().row;
+    for (int row = first; came[first] != count;) {
+      circle.push_back(waits[static_cast<std::size_t>(came[row])]);
+      row = circle.back().row;
       if (row == first)
         break;
     }
     if (!circle.empty() && (shortest.empty() || circle.size() < shortest.size()))
-      shortest = circle;
+      shortest = std::move(circle);
   }
   return shortest;
 }
@@ -107,8 +116,9 @@ struct stuck_pass {
            describe(table.passes[entry], table.over);
   };
   std::string text = std::string("timetable: ") + detail::sentence(verdict.broken);
-  for (detail::stuck_pass const& each : circle) {
-    text += &each == &circle.front() ? " (" : "; ";
+  for (std::size_t left = circle.size(); left-- > 0;) {
+    detail::stuck_pass const& each = circle[left];
+    text += left + 1 == circle.size() ? " (" : "; ";
     text += name(each.row, each.entry) + ", waits for " + name(each.to, each.other);
   }
   return text + ")";
@@ -149,10 +159,14 @@ template <class Schedule>
                                                      std::vector<int> const& frozen) {
   if (frozen.empty())
     return {};
-  std::vector<stage_edge> chain;
+  owned<stage_edge> chain(extents.stages());
   for (int stage = 1; stage < extents.stages(); ++stage)
-    chain.push_back({stage - 1, stage, of_unit::same});
-  return edge_table(chain, extents.stages(), {}, frozen, extents.chunks);
+    chain[stage - 1] = {stage - 1, stage, of_unit::same};
+  return edge_table({chain.data, static_cast<std::size_t>(extents.stages() - 1)},
+                    extents.stages(),
+                    {},
+                    {frozen.data(), frozen.size()},
+                    extents.chunks);
 }
 
 //! The table of the edges that a schedule gives, or that it adapts; empty for a chain.
@@ -161,12 +175,17 @@ template <class Schedule>
 edges_by(Schedule const& plan, shape const& extents, std::vector<int> const& frozen) {
   if constexpr (joins_stages<Schedule>) {
     auto const& edges = plan.edges_of(extents);
-    std::vector<stage_group> groups;
+    auto const table = [&](std::span<stage_group const> groups) {
+      return edge_table({std::data(edges), std::size(edges)},
+                        extents.stages(),
+                        groups,
+                        {frozen.data(), frozen.size()},
+                        extents.chunks);
+    };
     if constexpr (requires { plan.groups_of(extents); })
-      for (stage_group const& group : plan.groups_of(extents))
-        groups.push_back(group);
-    return edge_table(
-      {std::data(edges), std::size(edges)}, extents.stages(), groups, frozen, extents.chunks);
+      return table(plan.groups_of(extents));
+    else
+      return table({});
   } else if constexpr (adapts_schedule<Schedule>) {
     return edges_by(plan.of, extents, frozen);
   } else {
@@ -207,7 +226,9 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   detail::check_cost(orders.over, cost);
   orders.offsets.resize(static_cast<std::size_t>(orders.over.view().row_count()) + 1);
   auto const append = [&orders](pass const* row, int count) {
-    orders.passes.insert(orders.passes.end(), row, row + count);
+    std::size_t const before = orders.passes.size();
+    orders.passes.resize(before + static_cast<std::size_t>(count));
+    std::copy_n(row, count, orders.passes.data() + before);
   };
   if (report const verdict =
         detail::order_rows(plan, orders.over, cost, orders.offsets.data(), append);

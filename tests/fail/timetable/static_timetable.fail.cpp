@@ -33,10 +33,10 @@ namespace pp = pipelining;
 
 struct misplaced {
 #if FAIL_CASE == 7
-  static constexpr pp::flow const& declared = pp::detail::frugal_training;
+  static constexpr pp::flow const& declared = pp::detail::frugal_training<>;
 #elif FAIL_CASE == 12
-  static constexpr pp::flow const& declared =
-    pp::detail::sharded_training; // and nothing is gathered
+  static constexpr pp::flow declared =
+    pp::detail::shard_weights(pp::training); // and nothing is gathered
 #endif
   static constexpr pp::shape arrange(int devices, int microbatches) {
     return {.devices = devices, .microbatches = microbatches};

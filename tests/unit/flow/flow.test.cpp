@@ -99,16 +99,16 @@ TEST_CASE("what a unit needs: of all sets of kinds of training, two") {
 }
 
 TEST_CASE("of all sets of kinds in less memory, those are complete that keep, recompute or copy") {
-  CHECK(pp::detail::frugal_training.has_choices);
+  CHECK(pp::detail::frugal_training<>.has_choices);
   auto const complete = [](char const* letters) {
     unsigned kinds = 0;
     for (char const* at = letters; *at != '\0'; ++at)
       for (int kind = 0; kind < pp::flow::most_kinds; ++kind)
-        if (pp::detail::frugal_training.kinds[kind].letter == *at)
+        if (pp::detail::frugal_training<>.kinds[kind].letter == *at)
           kinds |= 1U << static_cast<unsigned>(kind);
     auto const set = static_cast<pp::detail::flow_set>(kinds);
-    return pp::detail::find_wrong_row(pp::detail::frugal_training, set) == pp::nothing &&
-           uses_all_data(pp::detail::frugal_training, set);
+    return pp::detail::find_wrong_row(pp::detail::frugal_training<>, set) == pp::nothing &&
+           uses_all_data(pp::detail::frugal_training<>, set);
   };
   for (char const* const good : {"FB", "FIW", "KRB", "KRIW", "HOQLB", "HOQLIW"})
     CHECK(complete(good));
@@ -228,9 +228,9 @@ TEST_CASE("kinds of training have the roles that costs and pictures ask for") {
                           {pass_kind::request_scatter, mark, true},
                           {pass_kind::scatter_gradients, communicate, false},
                           {pass_kind::keep_weights, mark, true}};
-  constexpr pp::flow const* flows[] = {&pp::detail::frugal_training,
-                                       &pp::detail::vocabulary_training<2>,
-                                       &pp::detail::sharded_training};
+  static constexpr pp::flow sharded_training = pp::detail::shard_weights(pp::training);
+  constexpr pp::flow const* flows[] = {
+    &pp::detail::frugal_training<>, &pp::detail::vocabulary_training<2>, &sharded_training};
   int seen = 0;
   for (row const& each : rows)
     for (pp::flow const* const declared : flows)
@@ -241,9 +241,8 @@ TEST_CASE("kinds of training have the roles that costs and pictures ask for") {
         ++seen;
       }
   CHECK(seen == 10 + 8 + 16);
-  CHECK(pp::detail::frugal_training.kind_with(again) == pass_kind::recompute);
-  CHECK(pp::detail::sharded_training.kind_with(again) ==
-        pp::flow::no_kind); // of those that compute
+  CHECK(pp::detail::frugal_training<>.kind_with(again) == pass_kind::recompute);
+  CHECK(sharded_training.kind_with(again) == pp::flow::no_kind); // of those that compute
 }
 
 TEST_CASE("a flow that cannot be is refused, with kind, datum and what to write") {

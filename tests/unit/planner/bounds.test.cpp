@@ -481,7 +481,7 @@ TEST_CASE("bounds are below proven optima and near them") {
     if (copy != "-")
       cost.copy_out = cost.copy_in = std::stod(copy);
     pp::pipeline_view const over{extents,
-                                 copy == "-" ? &pp::training : &pp::detail::frugal_training};
+                                 copy == "-" ? &pp::training : &pp::detail::frugal_training<>};
     pp::time_bounds const bounds =
       pp::least_times(over, cost, {.memory_limit = cap, .relief = pp::memory_relief::copy});
     CHECK(bounds.makespan.least() <= makespan);
@@ -513,7 +513,7 @@ TEST_CASE("no proven order with recomputation or copies beats the bounds under a
             pp::shortest_order(extents, cost, {.memory_limit = limit, .copy = extra});
           REQUIRE((again.optimal && moved.optimal));
           auto const bound = [&](pp::memory_relief relief) {
-            return pp::least_times(pp::pipeline_view{extents, &pp::detail::frugal_training},
+            return pp::least_times(pp::pipeline_view{extents, &pp::detail::frugal_training<>},
                                    cost,
                                    {.memory_limit = 1.0 * limit, .relief = relief})
               .makespan.least();

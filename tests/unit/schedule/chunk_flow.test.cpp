@@ -121,7 +121,7 @@ namespace {
 //! ChunkFlow with something planted into the rows of one device.
 struct planted {
   enum class bug { none, recomputed_upwards, not_recomputed, kept_and_recomputed };
-  static constexpr pp::flow declared = pp::detail::frugal_training;
+  static constexpr pp::flow declared = pp::detail::frugal_training<>;
   pp::ChunkFlow<> of;
   bug what;
 

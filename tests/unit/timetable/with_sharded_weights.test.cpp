@@ -594,6 +594,6 @@ TEST_CASE("weights cannot be gathered a negative number of stages ahead, or shar
     (void)pp::make_timetable(nowhere, {2, 2}),
     "with_sharded_weights: the stage of a pass is resident; let resident be 1 or more",
     std::invalid_argument);
-  CHECK_THROWS_AS((void)pp::detail::shard_weights(pp::detail::sharded_training),
+  CHECK_THROWS_AS((void)pp::detail::shard_weights(pp::detail::shard_weights(pp::training)),
                   std::invalid_argument);
 }

@@ -153,6 +153,15 @@ struct pass_message {
   int to;
 };
 
+//! The messages of a pass.
+struct pass_messages {
+  pass_message const* first;
+  pass_message const* last;
+
+  [[nodiscard]] pass_message const* begin() const noexcept { return first; }
+  [[nodiscard]] pass_message const* end() const noexcept { return last; }
+};
+
 //! The device of a pass, its slots, and where its messages are in a table.
 struct pass_ends {
   int device = 0; //!< that runs it
@@ -187,8 +196,8 @@ public:
     return ends_[static_cast<std::size_t>(kinds * stage_count_ + what.stage)];
   }
   //! The messages that a pass makes.
-  [[nodiscard]] std::span<pass_message const> messages(pass_ends const& of) const noexcept {
-    return {messages_.data() + of.first, static_cast<std::size_t>(of.end - of.first)};
+  [[nodiscard]] pass_messages messages(pass_ends const& of) const noexcept {
+    return {messages_.data() + of.first, messages_.data() + of.end};
   }
 
 private:

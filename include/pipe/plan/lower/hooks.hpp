@@ -57,11 +57,12 @@ public:
   //! @throws std::invalid_argument where no pass completes gradients that they follow.
   [[nodiscard]] std::vector<event> run() {
     placed_.reserve(events_.size());
-    std::vector<std::pair<std::size_t, int>> const due = due_stages();
-    auto next = due.begin();
+    owned<due_stage> due(stage_count_);
+    int const due_count = find_due(due);
+    int next = 0;
     for (std::size_t i = 0; i <= events_.size(); ++i) {
-      for (; next != due.end() && next->first <= i; ++next)
-        follow(next->second);
+      for (; next < due_count && due[next].at <= i; ++next)
+        follow(due[next].stage);
       if (i < events_.size())
         push_event(i);
     }
@@ -78,10 +79,16 @@ private:
   [[nodiscard]] pass const& pass_of(event const& what) const noexcept {
     return table_.passes[what.entry];
   }
-  //! The stages with steps of their own once the gradients of all of their copies are complete, in
-  //! the order in which they are, each after the event before which its steps go.
-  [[nodiscard]] std::vector<std::pair<std::size_t, int>> due_stages() const {
-    std::vector<std::size_t> last(static_cast<std::size_t>(stage_count_), events_.size());
+  //! A stage with steps of its own, and the event before which they go.
+  struct due_stage {
+    std::size_t at;
+    int stage;
+  };
+  //! Finds the stages with steps of their own once the gradients of all of their copies are
+  //! complete, in the order in which they are.
+  //! @param due [S], of which it fills some @return how many
+  [[nodiscard]] int find_due(due_stage* due) const {
+    owned<std::size_t> last(stage_count_, events_.size());
     owned<bool> const complete(stage_count_ * device_count_, false);
     for (std::size_t i = 0; i < events_.size(); ++i)
       if (pass const& done = pass_of(events_[i]);
@@ -90,16 +97,13 @@ private:
         complete[done.stage * device_count_ + events_[i].device] = true;
       }
     check_completed(complete);
-    std::vector<std::pair<std::size_t, int>> due;
-    for (int stage = 0; stage < stage_count_; ++stage)
-      if (std::size_t const completing = last[static_cast<std::size_t>(stage)];
-          completing < events_.size() &&
-          (adds_copies_ ? copies_of(over_, stage) > 1 : ties_ && holds_tied(over_.extents, stage)))
-        due.emplace_back(completing, stage);
-    std::sort(due.begin(), due.end());
-    for (auto& [at, stage] : due)
-      at = place_after(at);
-    return due;
+    int count = 0;
+    for (std::size_t i = 0; i < events_.size() && (adds_copies_ || ties_); ++i)
+      if (int const stage = pass_of(events_[i]).stage;
+          last[stage] == i &&
+          (adds_copies_ ? copies_of(over_, stage) > 1 : holds_tied(over_.extents, stage)))
+        due[count++] = {place_after(i), stage};
+    return count;
   }
   //! Whether every copy of every stage, or of those that share a weight, has a pass that completes
   //! its gradients.

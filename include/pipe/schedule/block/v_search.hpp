@@ -173,14 +173,15 @@ struct v_weights {
 //! equals, in the order that they had.
 template <class Entry, class Value>
 void keep_least(std::vector<Entry>& all, std::size_t most, Value value) {
-  std::vector<Entry> kept;
-  for (Entry& one : all) {
-    auto const less = [&value](Entry const& a, Entry const& b) { return value(a) < value(b); };
-    kept.insert(std::upper_bound(kept.begin(), kept.end(), one, less), std::move(one));
-    if (kept.size() > most)
-      kept.pop_back();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::size_t at = std::min(i, most);
+    if (at < i) // the one there is left out
+      std::swap(all[at], all[i]);
+    for (; at > 0 && value(all[at]) < value(all[at - 1]); --at)
+      std::swap(all[at], all[at - 1]);
   }
-  all = std::move(kept);
+  while (all.size() > most)
+    all.pop_back();
 }
 
 //! Looks for the best order of a timeline's passes: many starts, the sweeps on each, then noise on
@@ -230,6 +231,10 @@ public:
 
 private:
   using codes_ = std::vector<int>;
+  struct ranked_block {
+    std::int64_t value;
+    stride_block plan;
+  };
   struct result {
     std::int64_t value = std::numeric_limits<std::int64_t>::max();
     codes_ codes;
@@ -271,19 +276,20 @@ private:
       return false;
     block.fused = false; // the candidates leave room for gradients of weights either way
     block.freeing = 1;
-    std::vector<std::pair<std::int64_t, stride_block>> ranked;
-    for (stride_block const& plan : candidates(block)) {
-      if (done() || left_ < 8 * passes_)
-        break;
-      write(plan, block);
+    std::vector<ranked_block> ranked = candidates(block);
+    std::size_t count = 0;
+    for (; count < ranked.size() && !done() && left_ >= 8 * passes_; ++count) {
+      write(ranked[count].plan, block);
       forwards();
-      ranked.emplace_back(value(), plan);
+      ranked[count].value = value();
     }
-    keep_least(ranked, 8, [](auto const& one) { return one.first; });
-    for (auto const& [rank, plan] : ranked) {
+    while (ranked.size() > count)
+      ranked.pop_back();
+    keep_least(ranked, 8, [](auto const& one) { return one.value; });
+    for (ranked_block const& one : ranked) {
       if (done())
         break;
-      write(plan, block);
+      write(one.plan, block);
       start_here();
     }
     return !ranked.empty();
@@ -402,9 +408,9 @@ private:
 
   //! The families that won somewhere in a sweep over all places and strides, at the largest size
   //! that fits the limit.
-  [[nodiscard]] std::vector<stride_block> candidates(building_block& block) {
+  [[nodiscard]] std::vector<ranked_block> candidates(building_block& block) {
     constexpr int places[] = {123, 521, 325, 345, 125, 143, 341, 124, 234, 421, 531};
-    std::vector<stride_block> found;
+    std::vector<ranked_block> found;
     int const steps = std::max(1, block.extents.devices - 1);
     for (int const place : places)
       for (int first = 1; first <= 5; ++first)
@@ -421,7 +427,7 @@ private:
             int const peak = peak_of(block);
             if (peak > line_.problem.limit || peak + 2 < line_.problem.limit)
               continue;
-            found.push_back(plan);
+            found.push_back({0, plan});
             ++taken;
           }
         }

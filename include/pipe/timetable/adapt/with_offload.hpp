@@ -8,7 +8,6 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
-#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -20,9 +19,8 @@
 #include <concepts>
 #include <cstddef>
 #include <limits>
-#include <map>
-#include <set>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -47,6 +45,25 @@ struct offload::idle_activation {
   double leaves = 0;   //!< and at what time it begins to leave
   double returns = 0;  //!< and to come back
 };
+
+namespace detail {
+
+//! An order of activations of one array: by a time, the largest first.
+struct order_by_time {
+  double (*time)(offload::idle_activation const&);
+  bool later_first = false; //!< of those with equal times
+
+  bool operator()(offload::idle_activation const* a, offload::idle_activation const* b) const {
+    double const mine = time(*a);
+    double const other = time(*b);
+    return mine != other ? mine > other : later_first ? a > b : a < b;
+  }
+};
+inline void sort_by_time(std::vector<offload::idle_activation*>& all, order_by_time const& order) {
+  std::sort(all.begin(), all.end(), order);
+}
+
+} // namespace detail
 
 //! @brief PipeOffload's rule: the copy lane of a device is cut into slots of the longest copy,
 //! even ones out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd
@@ -80,13 +97,9 @@ struct offload::in_slots {
           one.needed - one.backward - one.made > 6 * slot)
         chosen.push_back(&one);
     if (share < 1) { // else all, which are in the order made
-      std::sort(chosen.begin(), chosen.end(), [](auto const* a, auto const* b) {
-        double const mine = a->needed - a->made;
-        double const other = b->needed - b->made;
-        return mine != other ? mine > other : a < b; // all are of one array
-      });
+      detail::sort_by_time(chosen, {[](auto const& one) { return one.needed - one.made; }});
       chosen.resize(static_cast<std::size_t>(std::ceil(share * double(chosen.size()))));
-      std::sort(chosen.begin(), chosen.end());
+      detail::sort_by_time(chosen, {[](auto const&) { return 0.0; }}); // in the order made again
     }
     take_outward(chosen, first, slot);
     take_inward(chosen, first, slot);
@@ -100,11 +113,17 @@ private:
   }
   //! The last stage whose activations may move.
   [[nodiscard]] int last_stage(std::vector<idle_activation> const& all) const {
-    std::set<int> held;
-    for (idle_activation const& one : all)
-      held.insert(one.forward.stage);
-    bool const some = stages > 0 && static_cast<std::size_t>(stages) < held.size();
-    return some ? *std::next(held.begin(), stages - 1) : *held.rbegin();
+    int last = -1;
+    for (int taken = 0; stages == 0 || taken < stages; ++taken) {
+      int next = std::numeric_limits<int>::max();
+      for (idle_activation const& one : all)
+        if (one.forward.stage > last)
+          next = std::min<int>(next, one.forward.stage);
+      if (next == std::numeric_limits<int>::max())
+        break;
+      last = next;
+    }
+    return last;
   }
   static void take_outward(std::vector<idle_activation*> const& chosen, double first, double slot) {
     double next = 0; // free even slot
@@ -117,10 +136,8 @@ private:
   }
   static void take_inward(std::vector<idle_activation*> const& chosen, double first, double slot) {
     double previous = std::numeric_limits<double>::infinity(); // odd slot, taken
-    std::vector<idle_activation*> back(chosen.rbegin(), chosen.rend());
-    std::sort(back.begin(), back.end(), [](auto const* a, auto const* b) {
-      return a->needed != b->needed ? a->needed > b->needed : a > b;
-    });
+    std::vector<idle_activation*> back = chosen;
+    detail::sort_by_time(back, {[](auto const& one) { return one.needed; }, true});
     for (idle_activation* const one : back) {
       double const latest = (one->needed - one->backward - first) / slot - 1;
       double number = std::floor((latest - 1) / 2 + rounding) * 2 + 1;
@@ -143,22 +160,23 @@ struct offload::chunks {
   int staying = 1; //!< chunks at the end of a sequence that do not move
 
   void operator()(int, std::vector<idle_activation>& all) const {
-    std::map<int, int> last; // chunk of a microbatch
-    double longest = 0;      // pass of the device
+    std::vector<int> last; // chunk of each microbatch
+    double longest = 0;    // pass of the device
     for (idle_activation const& one : all) {
-      int& chunk = last[one.forward.microbatch];
-      chunk = std::max<int>(chunk, one.forward.chunk);
+      auto const microbatch = static_cast<std::size_t>(one.forward.microbatch);
+      last.resize(std::max(last.size(), microbatch + 1));
+      last[microbatch] = std::max<int>(last[microbatch], one.forward.chunk);
       longest = std::max({longest, one.took, one.backward});
     }
     std::vector<idle_activation*> back;
     double free_from = 0;
     for (idle_activation& one : all)
-      if (one.forward.chunk + staying <= last[one.forward.microbatch]) {
+      if (one.forward.chunk + staying <= last[static_cast<std::size_t>(one.forward.microbatch)]) {
         one.leaves = std::max(one.made, free_from);
         free_from = one.leaves + one.copy_out;
         back.push_back(&one);
       }
-    detail::sort_stably(back, [](auto const* a, auto const* b) { return a->needed > b->needed; });
+    detail::sort_by_time(back, {[](auto const& one) { return one.needed; }});
     double free_until = std::numeric_limits<double>::infinity();
     for (idle_activation* const one : back) {
       one->returns = std::min(one->needed - longest, free_until) - one->copy_in;
@@ -225,28 +243,19 @@ idle_activations(timetable_view const& table, std::vector<int> const& entries, i
   return result;
 }
 
-//! A copy of a device, and the pass that it is about.
-struct planned_copy {
-  double at;
-  pass forward;
-};
-
 //! Writes the three rows of a device: its passes with requests among them, and the copies.
 //! @param all its activations, in the order made
 inline void write_offloaded(timetable_view const& table,
                             int device,
-                            std::vector<offload::idle_activation> const& all,
+                            std::vector<offload::idle_activation>& all,
                             row_writer* rows) {
-  std::vector<planned_copy> out;
-  std::vector<planned_copy> in;
-  for (offload::idle_activation const& one : all)
-    if (one.moves) {
-      out.push_back({one.leaves, one.forward});
-      in.push_back({one.returns, one.forward});
-    }
-  auto const earlier = [](planned_copy const& a, planned_copy const& b) { return a.at < b.at; };
-  sort_stably(out, earlier);
-  sort_stably(in, earlier);
+  std::vector<offload::idle_activation*> out;
+  for (offload::idle_activation& one : all)
+    if (one.moves)
+      out.push_back(&one);
+  std::vector<offload::idle_activation*> in = out;
+  sort_by_time(out, {[](auto const& one) { return -one.leaves; }});
+  sort_by_time(in, {[](auto const& one) { return -one.returns; }});
   auto const push = [](row_writer& row, pass what, pass_kind kind) {
     what.kind = kind;
     row.push(what);
@@ -257,16 +266,16 @@ inline void write_offloaded(timetable_view const& table,
     pass const& what = table.passes[i];
     // A request stands after the pass that is under way when the copy is due. The slot ends a
     // backward before it must, so the copy is still in time.
-    while (asked < in.size() && table.starts[i] >= in[asked].at && !what.overlapped)
-      push(rows[device], in[asked++].forward, pass_kind::copy_request);
+    while (asked < in.size() && table.starts[i] >= in[asked]->returns && !what.overlapped)
+      push(rows[device], in[asked++]->forward, pass_kind::copy_request);
     bool const moves = what.kind == pass_kind::forward && (made++)->moves;
     push(rows[device], what, moves ? pass_kind::offloaded_forward : what.kind);
   }
   int const devices = table.over.extents.devices;
-  for (planned_copy const& one : out)
-    push(rows[devices + device], one.forward, pass_kind::copy_out);
-  for (planned_copy const& one : in)
-    push(rows[2 * devices + device], one.forward, pass_kind::copy_in);
+  for (offload::idle_activation const* const one : out)
+    push(rows[devices + device], one->forward, pass_kind::copy_out);
+  for (offload::idle_activation const* const one : in)
+    push(rows[2 * devices + device], one->forward, pass_kind::copy_in);
 }
 
 } // namespace detail
@@ -285,7 +294,7 @@ inline void write_offloaded(timetable_view const& table,
 //! Optimization", ICML 2025.
 template <schedule Schedule, offload_rule Rule = offload::in_slots>
 struct with_offload {
-  static constexpr flow declared = detail::frugal_training;
+  static constexpr flow declared = detail::frugal_training<std::void_t<Schedule>>;
   static_assert(!detail::flow_of<Schedule>().reads_in_groups,
                 "with_offload: a vocabulary in shards does not go with copies to the host");
 

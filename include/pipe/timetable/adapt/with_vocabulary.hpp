@@ -5,6 +5,7 @@
 //! @brief A schedule with a vocabulary in shards around its stages. Header for
 //! pipelining::with_vocabulary.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
@@ -25,7 +26,6 @@
 #include <initializer_list>
 #include <span>
 #include <stdexcept>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -64,18 +64,18 @@ struct logits_place {
   int ahead = 0;              //!< steps of them before the first backward pass
 };
 
-//! The places on all devices, such that `logits` of one microbatch are as near to each other as the
-//! passes between allow.
-[[nodiscard]] std::vector<logits_place> place_logits(int devices, cost_model auto const& cost) {
+//! Finds the places on all devices, such that `logits` of one microbatch are as near to each other
+//! as the passes between allow.
+//! @param places [P], as they are by default
+void place_logits(logits_place* places, int devices, cost_model auto const& cost) {
   double forward = 0;
   double backward = 0;
   for (int stage = devices; stage < 2 * devices; ++stage) {
     forward += cost.duration(row_writer::make(pass_kind::forward, stage, 0)) / devices;
     backward += cost.duration(row_writer::make(pass_kind::backward, stage, 0)) / devices;
   }
-  std::vector<logits_place> places(static_cast<std::size_t>(devices));
   double offset = 0;
-  for (std::size_t device = places.size() - 1; device-- > 0;) {
+  for (int device = devices - 1; device-- > 0;) {
     logits_place const& next = places[device + 1];
     if (next.after_forward)
       offset += backward - forward;
@@ -85,7 +85,6 @@ struct logits_place {
       places[device].after_forward = true;
     places[device].ahead = next.ahead + (next.after_forward ? 0 : 1);
   }
-  return places;
 }
 
 //! Writes the published order around 1F1B on one device. A step is the gradients of the last
@@ -213,8 +212,9 @@ struct timed_pass {
   pass what;
 
   [[nodiscard]] friend bool operator<(timed_pass const& one, timed_pass const& other) noexcept {
-    return std::tie(one.time, one.rank, one.number) <
-           std::tie(other.time, other.rank, other.number);
+    return one.time != other.time   ? one.time < other.time
+           : one.rank != other.rank ? one.rank < other.rank
+                                    : one.number < other.number;
   }
 };
 
@@ -377,15 +377,15 @@ requires(Barriers >= 0 && Barriers <= 2) struct with_vocabulary {
   //! The orders of all devices.
   void generate(shape const& extents, cost_model auto const& cost, row_writer* rows) const {
     if constexpr (std::is_same_v<Schedule, OneFOneB>) {
-      std::vector<detail::logits_place> const places = detail::place_logits(extents.devices, cost);
+      detail::owned<detail::logits_place> places(extents.devices, {});
+      detail::place_logits(places, extents.devices, cost);
       for (int device = 0; device < extents.devices; ++device) {
         detail::vocabulary_row const row{
           extents.devices, extents.microbatches, device, rows[device]};
         if (Barriers == interlaced)
           detail::write_interlaced_1f1b(row);
         else
-          detail::write_vocabulary_1f1b(
-            row, places[static_cast<std::size_t>(device)], places.front().ahead, Barriers);
+          detail::write_vocabulary_1f1b(row, places[device], places[0].ahead, Barriers);
       }
     } else {
       detail::write_vocabulary_rows(inner, inside(extents), cost, Barriers, rows);
