@@ -5,6 +5,7 @@
 //! @brief From the edges of a graph of stages to its table. Header for
 //! pipelining::detail::edge_table.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/stage_graph.hpp>
 
 #include <algorithm>
@@ -17,7 +18,17 @@
 namespace pipelining::inline v0_3::detail {
 
 //! The neighbours of each stage, in the order of the edges.
-using stage_side = std::vector<std::vector<stage_neighbour>>;
+struct stage_side {
+  owned<std::vector<stage_neighbour>> of{};
+  std::size_t count = 0;
+
+  [[nodiscard]] std::size_t size() const noexcept { return count; }
+  [[nodiscard]] std::vector<stage_neighbour>& operator[](std::size_t stage) const noexcept {
+    return of.data[stage];
+  }
+  [[nodiscard]] std::vector<stage_neighbour>* begin() const noexcept { return of.data; }
+  [[nodiscard]] std::vector<stage_neighbour>* end() const noexcept { return of.data + count; }
+};
 
 [[noreturn]] inline void refuse_edge(stage_edge const& edge, char const* why) {
   throw std::invalid_argument("stage graph: the edge from stage " + std::to_string(edge.from) +
@@ -176,8 +187,10 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
                                                  std::span<int const> frozen = {},
                                                  int chunks = 1) {
   stage_side sides[group_step - takers + 1]; // by step
-  for (auto& side : sides)
-    side.resize(static_cast<std::size_t>(stage_count));
+  for (stage_side& side : sides) {
+    side.of.get(stage_count);
+    side.count = static_cast<std::size_t>(stage_count);
+  }
   auto& [beside_all, after_all, none, before_all, takers_all] = sides;
   enter_edges(edges, chunks, !groups.empty(), before_all, after_all);
   enter_groups(groups, stage_count, beside_all);

@@ -157,9 +157,9 @@ shard_weights(flow const& of, int later = 0, engine moves = engine::network) {
 //! and stands among the passes.
 //!
 //! The input of a stage stays in its slot until it has been read for the last time, so keeping it
-//! costs no copy. A template, so that only sources that use the flow work it out: once, for `void`,
-//! which templates write as `std::void_t` of a parameter.
-template <class = void>
+//! costs no copy. A template, so that only sources that use the flow work it out, once.
+//! @tparam Used true; in a template it names a parameter, `(sizeof(Schedule) > 0)`.
+template <bool Used = true>
 inline constexpr flow frugal_training = [] {
   datum const further[]{in_pool_of(kept_activation, "working_activation"),
                         in_pool_of(made_output, "repeated_output"),

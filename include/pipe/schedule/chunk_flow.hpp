@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <type_traits>
 
 namespace pipelining::inline v0_3 {
 
@@ -45,7 +44,7 @@ namespace pipelining::inline v0_3 {
 template <detail::chunk_counts Counts = listed_chunks, int Keep = dynamic>
 struct ChunkFlow {
   static_assert(Keep == dynamic || Keep >= 1, "ChunkFlow: a microbatch keeps at least one chunk");
-  static constexpr flow declared = detail::frugal_training<std::void_t<Counts>>;
+  static constexpr flow declared = detail::frugal_training<(sizeof(Counts) > 0)>;
 
   Counts counts{};
   detail::parameter<Keep, 1> keep{}; //!< chunks of a microbatch whose activations stay

@@ -130,7 +130,7 @@ public:
             end - first,
             plan_.uses.data(),
             plan_.messages.data(),
-            times_.empty() ? nullptr : times_.data() + first};
+            times_ == nullptr ? nullptr : times_ + first};
   }
 
 private:
@@ -153,7 +153,7 @@ private:
     plan_.messages.resize(static_cast<std::size_t>(sum.message));
     plan_.uses.resize(static_cast<std::size_t>(sum.use));
     if (table_.over.declared->engines > 1)
-      times_.resize(plan_.items.size());
+      times_.get(plan_.items.size());
   }
   //! Writes what an event gives to its devices: the pass, or the ends of the message.
   void write_items(event const& what, next_item* next, int number) {
@@ -212,7 +212,7 @@ private:
       step.about = event.about;
       plan_.uses[static_cast<std::size_t>(at.use)] = given_use(table_.over, step, event.rows);
     }
-    if (!times_.empty())
+    if (times_ != nullptr)
       times_[index] = {table_.starts[event.entry], table_.ends[event.entry]};
     step.use_count = static_cast<std::uint16_t>(event.slots);
     at.use += event.slots;
@@ -221,7 +221,7 @@ private:
 
   timetable_view table_;
   plan& plan_;
-  std::vector<item_times> times_;
+  owned<item_times> times_;
 };
 
 } // namespace pipelining::inline v0_3::detail

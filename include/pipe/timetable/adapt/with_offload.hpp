@@ -20,7 +20,6 @@
 #include <cstddef>
 #include <limits>
 #include <span>
-#include <type_traits>
 #include <vector>
 
 namespace pipelining::inline v0_3 {
@@ -294,7 +293,7 @@ inline void write_offloaded(timetable_view const& table,
 //! Optimization", ICML 2025.
 template <schedule Schedule, offload_rule Rule = offload::in_slots>
 struct with_offload {
-  static constexpr flow declared = detail::frugal_training<std::void_t<Schedule>>;
+  static constexpr flow declared = detail::frugal_training<(sizeof(Schedule) > 0)>;
   static_assert(!detail::flow_of<Schedule>().reads_in_groups,
                 "with_offload: a vocabulary in shards does not go with copies to the host");
 

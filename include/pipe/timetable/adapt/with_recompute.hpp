@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <concepts>
 #include <span>
-#include <type_traits>
 #include <utility>
 
 namespace pipelining::inline v0_3 {
@@ -184,7 +183,7 @@ struct order_for_recomputation {
 //! 2016; before the gradient arrives: Mario, PPoPP 2025; a part by stage and unit: InfiniPipe.
 template <schedule Schedule, recompute_rule Rule = recompute::all>
 struct with_recompute {
-  static constexpr flow declared = detail::frugal_training<std::void_t<Schedule>>;
+  static constexpr flow declared = detail::frugal_training<(sizeof(Schedule) > 0)>;
   static_assert(!detail::flow_of<Schedule>().reads_in_groups,
                 "with_recompute: a vocabulary in shards does not go with recomputation");
 
