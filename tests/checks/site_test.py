@@ -9,8 +9,10 @@ usage: site_test.py REPOSITORY [--pictures FOLDER]
 
 Exit status 77, with a word, where Doxygen, MkDocs Material or Chromium is missing.
 """
+import functools
 import html.parser
 import http.server
+import json
 import pathlib
 import re
 import shutil
@@ -50,24 +52,31 @@ class Page(html.parser.HTMLParser):
             self.words.append(data)
 
 
+@functools.cache
+def target_of(folder, link):
+    target = (folder / urllib.parse.unquote(link)).resolve()
+    if target.is_dir():
+        target /= "index.html"
+    return target if target.is_file() else None
+
+
 def dead_links(pages):
     for file, page in pages.items():
         for link in page.links:
             parts = urllib.parse.urlsplit(link)
             if parts.scheme or parts.netloc or link.startswith("javascript:"):
                 continue
-            target = (file.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else file
-            if target.is_dir():
-                target /= "index.html"
+            target = target_of(file.parent, parts.path) if parts.path else file
             place = urllib.parse.unquote(parts.fragment)
-            if not target.is_file():
+            if target is None:
                 yield f"{file.relative_to(SITE)}: {link} is no file"
             elif place and target in pages and place not in pages[target].places and not place.startswith("__"):
                 yield f"{file.relative_to(SITE)}: {link} has no such place"
 
 
 def walk(chromium, address, guides):
-    wide = "document.documentElement.scrollWidth - innerWidth"
+    chromium.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     for file in guides:
         where = file.relative_to(SITE).as_posix()
         chromium.problems.clear()
@@ -84,15 +93,15 @@ def walk(chromium, address, guides):
             yield f"{where}: a path of this machine"
         for missing in chromium.evaluate("[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"):
             yield f"{where}: {missing} is not shown"
-        chromium.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
         if (over := chromium.evaluate(wide)) > 0:
             yield f"{where}: {over} pixels wider than a phone"
-        chromium.call("Emulation.clearDeviceMetricsOverride")
         chromium.check()
+    chromium.call("Emulation.clearDeviceMetricsOverride")
 
 
 def search(chromium, address):
     """What a reader types finds pages."""
+    Quiet.whole_index = True
     for word in ("deadlock", "Megatron"):
         chromium.problems.clear()
         chromium.go(f"{address}/index.html")
@@ -161,6 +170,8 @@ def main():
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
+    whole_index = False  # every page makes the index of the search anew, which takes as long as all else on it
+
     def __init__(self, *words):
         super().__init__(*words, directory=SITE)
 
@@ -168,6 +179,11 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         if self.path == "/favicon.ico":  # which browsers ask for by themselves
             self.send_response(204)
             self.end_headers()
+        elif self.path.endswith("/search_index.json") and not Quiet.whole_index:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps({**json.loads((SITE / "search/search_index.json").read_bytes()), "docs": []}).encode())
         else:
             super().do_GET()
 

@@ -4,8 +4,8 @@
 
 usage: mutants.py ROOT OUT
 
-Writes OUT/pipe/..., the headers with bugs, OUT/planted_*.cu, the sources to compile with OUT before other include paths,
-and OUT/names.cpp. ROOT is the root of the repository.
+Writes OUT/pipe/..., the headers with bugs, OUT/planted.cu, the source to compile with OUT before other include paths, and
+OUT/names.cpp. ROOT is the root of the repository.
 """
 import pathlib
 import re
@@ -247,8 +247,7 @@ def write_names(path, function, mutants):
 def main():
     root, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     plant(root, out, MUTANTS)
-    for source in ("streams.cu", "nccl.cu"):
-        write(out / f"planted_{source}", f"#include <tests/cuda/{source}>\n")
+    write(out / "planted.cu", "#include <tests/cuda/streams.cu>\n#include <tests/cuda/nccl.cu>\n")
     write_names(out / "names.cpp", "names_of_mutants", MUTANTS)
 
 

@@ -168,14 +168,14 @@ private:
   }
 };
 
-using model_type = std::vector<round_stage>;
+using round_stages = std::vector<round_stage>;
 
 void run_on_streams(round_case const& what, round_host& host, round_result& result) {
   round_model model(what, host, pp::nothing);
   std::vector<int> gpus(static_cast<std::size_t>(what.work.over.extents.devices));
   if (what.several_gpus)
     std::iota(gpus.begin(), gpus.end(), 0);
-  pp::cuda::stream_runner<model_type, standin::clock> runner(
+  pp::cuda::stream_runner<round_stages, standin::clock> runner(
     what.work, model.stages, {.gpus = gpus, .graph = what.graph, .warm_up = 1});
   for (int step = 0; step < what.steps; ++step)
     runner.step();
@@ -190,7 +190,7 @@ void run_rank(
   int const ranks = what.work.over.extents.devices;
   memory_store store{board, rank};
   round_model model(what, host, rank);
-  pp::cuda::nccl_runner<model_type, memory_store, standin::clock> runner(
+  pp::cuda::nccl_runner<round_stages, memory_store, standin::clock> runner(
     what.work,
     model.stages,
     store,

@@ -4,7 +4,7 @@
 
 usage: training_mutants.py ROOT OUT
 
-Writes OUT/pipe/..., the headers with bugs, OUT/planted_training.cu, the source to compile with OUT before other include
+Writes OUT/pipe/..., the headers with bugs, OUT/planted.cu, the source to compile with OUT before other include
 paths, and OUT/names.cpp. ROOT is the root of the repository.
 """
 import pathlib
@@ -83,7 +83,7 @@ MUTANTS = [
 def main():
     root, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     mutants.plant(root, out, MUTANTS)
-    mutants.write(out / "planted_training.cu", "#include <tests/cuda/training.cu>\n")
+    mutants.write(out / "planted.cu", "#include <tests/cuda/training.cu>\n")
     mutants.write_names(out / "names.cpp", "names_of_training_mutants", MUTANTS)
 
 

@@ -44,6 +44,7 @@ class Browser:
         self.number = 0
         self.session = None
         self.problems = []
+        self.loaded = False
         self.allowed = "file:"  # addresses that pages may ask for begin so
         target = next(each["targetId"] for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -71,6 +72,7 @@ class Browser:
             self.pending += part
         message, self.pending = self.pending.split(b"\0", 1)
         found = json.loads(message)
+        self.loaded |= found.get("method") == "Page.loadEventFired"
         if found.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
             self.problems.append(json.dumps(found["params"])[:600])
         if found.get("method") == "Network.requestWillBeSent":
@@ -98,9 +100,11 @@ class Browser:
     def go(self, address):
         """Opens an address; what it reports stays in `problems`."""
         self.call("Runtime.evaluate", expression="window.left = true")
+        self.loaded = False
         self.call("Page.navigate", url=address)
         while not self.call("Runtime.evaluate", expression="!window.left && document.readyState == 'complete'")["result"].get("value"):
-            pass
+            if not self.loaded:  # each question takes the page time to load
+                self.receive()
 
     def wait(self, milliseconds):
         self.call("Runtime.evaluate", awaitPromise=True, expression=f"new Promise(done => setTimeout(done, {milliseconds}))")

@@ -90,6 +90,7 @@ function(pipelining_static_tests area)
   list(TRANSFORM sources APPEND .static.cpp)
   add_library(pipelining.tests.static.${area} OBJECT ${sources})
   target_link_libraries(pipelining.tests.static.${area} PRIVATE pipelining_development)
+  target_compile_options(pipelining.tests.static.${area} PRIVATE ${PIPELINING_UNIT_TEST_OPTIONS})
 endfunction()
 
 # pipelining_fail_tests(AREA name... [INCLUDE folder]): must not compile, with the message that the source names.

@@ -5,12 +5,12 @@ find_program(PIPELINING_NVCC nvcc HINTS /usr/local/cuda/bin ENV CUDA_PATH PATH_S
 mark_as_advanced(PIPELINING_NVCC)
 set(pipelining_nccl_option "")
 # Portable kernels of which no figure is taken: to optimise them takes longer than they run in the interpreter. Those for Hopper
-# would call functions, which the interpreter does not know.
+# would have sums in memory, which wgmma does not add to.
 set(pipelining_plain_kernels "")
 if(PIPELINING_NVCC)
-  execute_process(COMMAND "${PIPELINING_NVCC}" -Ofast-compile=mid --version RESULT_VARIABLE unknown OUTPUT_QUIET ERROR_QUIET)
+  execute_process(COMMAND "${PIPELINING_NVCC}" --Ofast-compile=mid --version RESULT_VARIABLE unknown OUTPUT_QUIET ERROR_QUIET)
   if(unknown EQUAL 0)
-    set(pipelining_plain_kernels -Ofast-compile=mid)
+    set(pipelining_plain_kernels --Ofast-compile=mid)
   endif()
   cmake_path(GET PIPELINING_NVCC PARENT_PATH toolkit)
   cmake_path(GET toolkit PARENT_PATH toolkit)
