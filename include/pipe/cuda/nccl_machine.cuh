@@ -330,7 +330,8 @@ private:
       run.checks->begin(origin());
     bool const validated = run.lowered.validation != step_validation::at_once;
     if (validated) {
-      auto const rows = carried_.hand_on(run.lowered); // other ranks get theirs from the last one
+      std::span<std::byte const> const rows =
+        carried_.hand_on(run.lowered); // other ranks get theirs from the last one
       run.board.decisions()->begin(run.board.slots(run.lowered, rank_),
                                    rank_ + 1 == devices_ ? rows : rows.first(0),
                                    origin());

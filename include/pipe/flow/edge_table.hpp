@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
+#include <iterator>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -38,7 +40,7 @@ struct stage_side {
 //! For each stage, `only_forward` where it is frozen.
 //! @throws std::invalid_argument for a stage that is none, groups, and where nothing is trained.
 [[nodiscard]] inline std::vector<int>
-forward_only(int stage_count, std::span<stage_group const> groups, std::span<int const> frozen) {
+forward_only(int stage_count, bool grouped, std::span<int const> frozen) {
   std::vector<int> result(static_cast<std::size_t>(stage_count));
   for (int const stage : frozen) {
     if (stage < 0 || stage >= stage_count)
@@ -46,7 +48,7 @@ forward_only(int stage_count, std::span<stage_group const> groups, std::span<int
                                   "; stages are 0 to " + std::to_string(stage_count - 1));
     result[static_cast<std::size_t>(stage)] = only_forward;
   }
-  if (!frozen.empty() && !groups.empty())
+  if (!frozen.empty() && grouped)
     throw std::invalid_argument(
       "frozen stages: shards of a vocabulary are trained together; leave one of both out");
   if (!frozen.empty() && std::find(result.begin(), result.end(), 0) == result.end())
@@ -134,11 +136,8 @@ inline void check_unit(stage_edge const& edge, int chunks, bool leads_back, bool
 }
 
 //! Enters edges at both of their ends.
-inline void enter_edges(std::span<stage_edge const> edges,
-                        int chunks,
-                        bool grouped,
-                        stage_side& before,
-                        stage_side& after) {
+void enter_edges(
+  auto const& edges, int chunks, bool grouped, stage_side& before, stage_side& after) {
   bool leads_back = false;
   for (stage_edge const& edge : edges)
     leads_back = leads_back || edge.from >= edge.to;
@@ -159,8 +158,7 @@ inline void enter_edges(std::span<stage_edge const> edges,
 }
 
 //! Enters the stages of each group at one another.
-inline void
-enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& beside_all) {
+void enter_groups(auto const& groups, int stage_count, stage_side& beside_all) {
   for (stage_group const& group : groups)
     for (int member = 0; member < group.count || group.count < 1; ++member) {
       if (group.first < 0 || group.count < 1 || group.count > stage_count - group.first ||
@@ -181,20 +179,23 @@ enter_groups(std::span<stage_group const> groups, int stage_count, stage_side& b
 //! same stage, or cannot mean what `check_unit` says, and for a group of no stages or of those of
 //! another.
 //! @complexity O(S^2 + E n + G^2) for n edges of one stage and groups of G stages.
-[[nodiscard]] inline std::vector<int> edge_table(std::span<stage_edge const> edges,
-                                                 int stage_count,
-                                                 std::span<stage_group const> groups = {},
-                                                 std::span<int const> frozen = {},
-                                                 int chunks = 1) {
+template <class Edges = std::initializer_list<stage_edge>,
+          class Groups = std::initializer_list<stage_group>>
+[[nodiscard]] std::vector<int> edge_table(Edges const& edges,
+                                          int stage_count,
+                                          Groups const& groups = {},
+                                          std::span<int const> frozen = {},
+                                          int chunks = 1) {
   stage_side sides[group_step - takers + 1]; // by step
   for (stage_side& side : sides) {
     side.of.get(stage_count);
     side.count = static_cast<std::size_t>(stage_count);
   }
   auto& [beside_all, after_all, none, before_all, takers_all] = sides;
-  enter_edges(edges, chunks, !groups.empty(), before_all, after_all);
+  bool const grouped = std::size(groups) > 0;
+  enter_edges(edges, chunks, grouped, before_all, after_all);
   enter_groups(groups, stage_count, beside_all);
-  std::vector<int> still = forward_only(stage_count, groups, frozen);
+  std::vector<int> still = forward_only(stage_count, grouped, frozen);
   find_takers(still, before_all, after_all, takers_all);
   bool names_chunks = false;
   for (stage_edge const& edge : edges)

@@ -95,13 +95,15 @@ public:
   }
   //! When the memory is the plan's.
   //! @return what its totals on the last device are to hold; empty where it validates nothing.
-  [[nodiscard]] std::span<std::byte const> hand_on(plan const& next) {
+  [[nodiscard]] std::vector<std::byte> const& hand_on(plan const& next) {
     bytes_ = 0;
-    return {rows_.data(), validates(next.validation) ? rows_.size() : 0};
+    if (!validates(next.validation))
+      rows_.clear();
+    return rows_;
   }
   //! The same, into memory of the host. @param now its slots on the last device.
   void put(arena const& now) {
-    std::span<std::byte const> const rows = hand_on(now.work);
+    std::vector<std::byte> const& rows = hand_on(now.work);
     std::copy_n(rows.data(), rows.size(), now.start_of({.of = slot_class::totals, .index = 0}));
   }
   //! When the step has come to its end. @param now slots of its plan on the last device.

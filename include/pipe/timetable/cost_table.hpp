@@ -128,9 +128,7 @@ public:
   }
 
   //! @brief The kinds that have times of their own: first those outside groups, each by number.
-  [[nodiscard]] std::span<timed_kind const> kinds() const noexcept {
-    return {kinds_.data(), kinds_.size()};
-  }
+  [[nodiscard]] std::vector<timed_kind> const& kinds() const noexcept { return kinds_; }
   //! @brief The number there of a kind, or of the one whose time it takes; negative for marks, for
   //! kinds of no pass, and for a fused `backward`.
   [[nodiscard]] int number_of(pass_kind kind) const noexcept {

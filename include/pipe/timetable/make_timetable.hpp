@@ -23,8 +23,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
-#include <span>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -159,14 +158,10 @@ template <class Schedule>
                                                      std::vector<int> const& frozen) {
   if (frozen.empty())
     return {};
-  owned<stage_edge> chain(extents.stages());
+  std::vector<stage_edge> chain;
   for (int stage = 1; stage < extents.stages(); ++stage)
-    chain[stage - 1] = {stage - 1, stage, of_unit::same};
-  return edge_table({chain.data, static_cast<std::size_t>(extents.stages() - 1)},
-                    extents.stages(),
-                    {},
-                    {frozen.data(), frozen.size()},
-                    extents.chunks);
+    chain.push_back({stage - 1, stage, of_unit::same});
+  return edge_table(chain, extents.stages(), {}, {frozen.data(), frozen.size()}, extents.chunks);
 }
 
 //! The table of the edges that a schedule gives, or that it adapts; empty for a chain.
@@ -175,17 +170,14 @@ template <class Schedule>
 edges_by(Schedule const& plan, shape const& extents, std::vector<int> const& frozen) {
   if constexpr (joins_stages<Schedule>) {
     auto const& edges = plan.edges_of(extents);
-    auto const table = [&](std::span<stage_group const> groups) {
-      return edge_table({std::data(edges), std::size(edges)},
-                        extents.stages(),
-                        groups,
-                        {frozen.data(), frozen.size()},
-                        extents.chunks);
+    auto const table = [&](auto const& groups) {
+      return edge_table(
+        edges, extents.stages(), groups, {frozen.data(), frozen.size()}, extents.chunks);
     };
     if constexpr (requires { plan.groups_of(extents); })
       return table(plan.groups_of(extents));
     else
-      return table({});
+      return table(std::initializer_list<stage_group>{});
   } else if constexpr (adapts_schedule<Schedule>) {
     return edges_by(plan.of, extents, frozen);
   } else {

@@ -153,8 +153,9 @@ private:
     for (int i = 0; i < work_.count && !uses_.read_once; ++i)
       if (work_.items[i].about == subject::pass)
         count_readers(work_.items[i]);
+    item const* const steps = work_.items;
     for (int first = 0; first < work_.count;) {
-      int const end = end_of_group({work_.items, static_cast<std::size_t>(work_.count)}, first);
+      int const end = end_of_group({steps, static_cast<std::size_t>(work_.count)}, first);
       item const& head = work_.items[first];
       waits_.begin(first, end);
       if (head.what == operation::run && head.about == subject::pass && !runs_beside(head))
