@@ -8,6 +8,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/entered_rows.hpp>
@@ -71,7 +72,7 @@ inline void hold_back(dynamic_timetable& table) {
           goes_forward_only(over, what.stage) && !paired && table.starts[at(i)] >= 0)
         held.push_back(i);
     }
-  std::sort(held.begin(), held.end(), [&](int one, int other) {
+  sort_numbers(held, [&](int one, int other) {
     return table.starts[at(one)] != table.starts[at(other)]
              ? table.starts[at(one)] > table.starts[at(other)]
              : one > other;

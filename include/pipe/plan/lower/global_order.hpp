@@ -179,6 +179,7 @@ public:
       : over_(uses.over), by_unit_(uses.across), kind_count_(over_.declared->kind_count),
         stage_count_(over_.extents.stages()) {
     shape const& extents = over_.extents;
+    ends_.get((by_unit_ ? over_.units() : extents.routes()) * kind_count_ * stage_count_);
     for (int i = 0; i < (by_unit_ ? extents.microbatches : extents.routes()); ++i)
       for (int chunk = 0; chunk < (by_unit_ ? over_.chunks_of(i) : 1); ++chunk)
         for (int kind = 0; kind < kind_count_; ++kind)
@@ -193,7 +194,7 @@ public:
   [[nodiscard, gnu::always_inline]] pass_ends operator[](pass const& what) const noexcept {
     int const way = by_unit_ ? over_.unit_of(what) : over_.extents.route_of(what.microbatch);
     int const kinds = way * kind_count_ + index_of(what.kind);
-    return ends_[static_cast<std::size_t>(kinds * stage_count_ + what.stage)];
+    return ends_[kinds * stage_count_ + what.stage];
   }
   //! The messages that a pass makes.
   [[nodiscard]] pass_messages messages(pass_ends const& of) const noexcept {
@@ -210,14 +211,15 @@ private:
     if (slots > 65535)
       throw std::invalid_argument("plan: a pass uses " + std::to_string(slots) +
                                   " slots; 65535 at most are supported");
-    ends_.push_back({device_of(over_, what), slots, first, static_cast<int>(messages_.size())});
+    ends_[count_++] = {device_of(over_, what), slots, first, static_cast<int>(messages_.size())};
   }
 
   pipeline_view over_;
   bool by_unit_;
   int kind_count_;
   int stage_count_;
-  std::vector<pass_ends> ends_;
+  owned<pass_ends> ends_; // as operator[] numbers them
+  int count_ = 0;         // of them
   std::vector<pass_message> messages_;
 };
 

@@ -8,6 +8,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -45,25 +46,6 @@ struct offload::idle_activation {
   double returns = 0;  //!< and to come back
 };
 
-namespace detail {
-
-//! An order of activations of one array: by a time, the largest first.
-struct order_by_time {
-  double (*time)(offload::idle_activation const&);
-  bool later_first = false; //!< of those with equal times
-
-  bool operator()(offload::idle_activation const* a, offload::idle_activation const* b) const {
-    double const mine = time(*a);
-    double const other = time(*b);
-    return mine != other ? mine > other : later_first ? a > b : a < b;
-  }
-};
-inline void sort_by_time(std::vector<offload::idle_activation*>& all, order_by_time const& order) {
-  std::sort(all.begin(), all.end(), order);
-}
-
-} // namespace detail
-
 //! @brief PipeOffload's rule: the copy lane of a device is cut into slots of the longest copy,
 //! even ones out, odd ones in. Two neighbouring devices share a switch, so the lane of the odd
 //! one starts a slot later and their copies never meet.
@@ -90,18 +72,22 @@ struct offload::in_slots {
       return;
     int const last = last_stage(all);
     double const first = all.front().made + (device % 2 == 1 ? slot : 0);
-    std::vector<idle_activation*> chosen;
-    for (idle_activation& one : all)
+    std::vector<int> chosen; // of all
+    for (idle_activation const& one : all)
       if (one.forward.stage <= last && is_given(one.forward.stage) &&
           one.needed - one.backward - one.made > 6 * slot)
-        chosen.push_back(&one);
+        chosen.push_back(static_cast<int>(&one - all.data()));
     if (share < 1) { // else all, which are in the order made
-      detail::sort_by_time(chosen, {[](auto const& one) { return one.needed - one.made; }});
+      auto const idles = [&all](int which) {
+        idle_activation const& one = all[static_cast<std::size_t>(which)];
+        return one.needed - one.made;
+      };
+      detail::sort_numbers(chosen, [&](int a, int b) { return idles(a) > idles(b); });
       chosen.resize(static_cast<std::size_t>(std::ceil(share * double(chosen.size()))));
-      detail::sort_by_time(chosen, {[](auto const&) { return 0.0; }}); // in the order made again
+      detail::sort_numbers(chosen, [](int, int) { return false; }); // in the order made again
     }
-    take_outward(chosen, first, slot);
-    take_inward(chosen, first, slot);
+    take_outward(chosen, all.data(), first, slot);
+    take_inward(chosen, all.data(), first, slot);
   }
 
 private:
@@ -124,26 +110,29 @@ private:
     }
     return last;
   }
-  static void take_outward(std::vector<idle_activation*> const& chosen, double first, double slot) {
+  static void
+  take_outward(std::vector<int> const& chosen, idle_activation* all, double first, double slot) {
     double next = 0; // free even slot
-    for (idle_activation* const one : chosen) {
-      double const earliest = std::ceil((one->made - first) / (2 * slot) - rounding) * 2;
+    for (int const which : chosen) {
+      idle_activation& one = all[which];
+      double const earliest = std::ceil((one.made - first) / (2 * slot) - rounding) * 2;
       next = std::max(next, earliest);
-      one->leaves = first + next * slot;
+      one.leaves = first + next * slot;
       next += 2;
     }
   }
-  static void take_inward(std::vector<idle_activation*> const& chosen, double first, double slot) {
+  static void
+  take_inward(std::vector<int> chosen, idle_activation* all, double first, double slot) {
     double previous = std::numeric_limits<double>::infinity(); // odd slot, taken
-    std::vector<idle_activation*> back = chosen;
-    detail::sort_by_time(back, {[](auto const& one) { return one.needed; }, true});
-    for (idle_activation* const one : back) {
-      double const latest = (one->needed - one->backward - first) / slot - 1;
+    detail::sort_numbers(chosen, [all](int a, int b) { return all[a].needed < all[b].needed; });
+    for (; !chosen.empty(); chosen.pop_back()) { // from the last on
+      idle_activation& one = all[chosen.back()];
+      double const latest = (one.needed - one.backward - first) / slot - 1;
       double number = std::floor((latest - 1) / 2 + rounding) * 2 + 1;
       number = std::min(number, previous - 2);
-      one->returns = first + number * slot;
-      one->moves = one->returns >= one->leaves + slot - rounding * slot;
-      if (one->moves)
+      one.returns = first + number * slot;
+      one.moves = one.returns >= one.leaves + slot - rounding * slot;
+      if (one.moves)
         previous = number;
     }
   }
@@ -167,21 +156,23 @@ struct offload::chunks {
       last[microbatch] = std::max<int>(last[microbatch], one.forward.chunk);
       longest = std::max({longest, one.took, one.backward});
     }
-    std::vector<idle_activation*> back;
+    std::vector<int> back; // of all
     double free_from = 0;
     for (idle_activation& one : all)
       if (one.forward.chunk + staying <= last[static_cast<std::size_t>(one.forward.microbatch)]) {
         one.leaves = std::max(one.made, free_from);
         free_from = one.leaves + one.copy_out;
-        back.push_back(&one);
+        back.push_back(static_cast<int>(&one - all.data()));
       }
-    detail::sort_by_time(back, {[](auto const& one) { return one.needed; }});
+    idle_activation* const of = all.data();
+    detail::sort_numbers(back, [of](int a, int b) { return of[a].needed > of[b].needed; });
     double free_until = std::numeric_limits<double>::infinity();
-    for (idle_activation* const one : back) {
-      one->returns = std::min(one->needed - longest, free_until) - one->copy_in;
-      one->moves = one->returns >= one->leaves + one->copy_out;
-      if (one->moves)
-        free_until = one->returns;
+    for (int const which : back) {
+      idle_activation& one = of[which];
+      one.returns = std::min(one.needed - longest, free_until) - one.copy_in;
+      one.moves = one.returns >= one.leaves + one.copy_out;
+      if (one.moves)
+        free_until = one.returns;
     }
   }
 };
@@ -246,15 +237,16 @@ idle_activations(timetable_view const& table, std::vector<int> const& entries, i
 //! @param all its activations, in the order made
 inline void write_offloaded(timetable_view const& table,
                             int device,
-                            std::vector<offload::idle_activation>& all,
+                            std::vector<offload::idle_activation> const& all,
                             row_writer* rows) {
-  std::vector<offload::idle_activation*> out;
-  for (offload::idle_activation& one : all)
+  offload::idle_activation const* const of = all.data();
+  std::vector<int> out; // of all
+  for (offload::idle_activation const& one : all)
     if (one.moves)
-      out.push_back(&one);
-  std::vector<offload::idle_activation*> in = out;
-  sort_by_time(out, {[](auto const& one) { return -one.leaves; }});
-  sort_by_time(in, {[](auto const& one) { return -one.returns; }});
+      out.push_back(static_cast<int>(&one - of));
+  std::vector<int> in = out;
+  sort_numbers(out, [of](int a, int b) { return of[a].leaves < of[b].leaves; });
+  sort_numbers(in, [of](int a, int b) { return of[a].returns < of[b].returns; });
   auto const push = [](row_writer& row, pass what, pass_kind kind) {
     what.kind = kind;
     row.push(what);
@@ -265,16 +257,16 @@ inline void write_offloaded(timetable_view const& table,
     pass const& what = table.passes[i];
     // A request stands after the pass that is under way when the copy is due. The slot ends a
     // backward before it must, so the copy is still in time.
-    while (asked < in.size() && table.starts[i] >= in[asked]->returns && !what.overlapped)
-      push(rows[device], in[asked++]->forward, pass_kind::copy_request);
+    while (asked < in.size() && table.starts[i] >= of[in[asked]].returns && !what.overlapped)
+      push(rows[device], of[in[asked++]].forward, pass_kind::copy_request);
     bool const moves = what.kind == pass_kind::forward && (made++)->moves;
     push(rows[device], what, moves ? pass_kind::offloaded_forward : what.kind);
   }
   int const devices = table.over.extents.devices;
-  for (offload::idle_activation const* const one : out)
-    push(rows[devices + device], one->forward, pass_kind::copy_out);
-  for (offload::idle_activation const* const one : in)
-    push(rows[2 * devices + device], one->forward, pass_kind::copy_in);
+  for (int const which : out)
+    push(rows[devices + device], of[which].forward, pass_kind::copy_out);
+  for (int const which : in)
+    push(rows[2 * devices + device], of[which].forward, pass_kind::copy_in);
 }
 
 } // namespace detail

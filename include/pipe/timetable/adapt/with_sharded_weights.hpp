@@ -8,6 +8,7 @@
 #include <pipe/flow/flow.hpp>
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/schedule.hpp>
 #include <pipe/timetable/make_timetable.hpp>
@@ -83,9 +84,8 @@ template <class Needs, class Keeps>
 //! A pass that marks a place among others of a device: before entry `at` of its row.
 struct row_mark {
   int at;
-  int rank;   //!< among those of one place
-  int number; //!< among those of one rank
-  bool asks;  //!< from there on the network does what the next kind says
+  int rank;  //!< among those of one place
+  bool asks; //!< from there on the network does what the next kind says
   pass what;
 };
 
@@ -105,7 +105,7 @@ struct row_mark {
     bool const again = rank < 2 && kinds_of_training[of.opener.kind].calls != stage_call::forward;
     int const step =
       again ? index_of(pass_kind::request_weights_again) - index_of(pass_kind::request_weights) : 0;
-    marks.push_back({at, rank, static_cast<int>(marks.size()), asks, of.opener});
+    marks.push_back({at, rank, asks, of.opener});
     marks.back().what.kind = static_cast<pass_kind>(index_of(kind) + step);
   };
   std::size_t used = 0;
@@ -140,8 +140,8 @@ struct row_mark {
     add(each.end, 2, pass_kind::request_scatter, each);
     add(each.first, 3, pass_kind::collect_gradients, each);
   }
-  std::sort(marks.begin(), marks.end(), [](row_mark const& a, row_mark const& b) {
-    return a.at != b.at ? a.at < b.at : a.rank != b.rank ? a.rank < b.rank : a.number < b.number;
+  sort_stably(marks, [](row_mark const& a, row_mark const& b) {
+    return a.at != b.at ? a.at < b.at : a.rank < b.rank;
   });
   return marks;
 }

@@ -10,6 +10,7 @@
 #include <pipe/flow/pass.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
+#include <pipe/flow/sort_stably.hpp>
 #include <pipe/flow/stage_graph.hpp>
 #include <pipe/flow/training_flows.hpp>
 #include <pipe/schedule/one_f_one_b.hpp>
@@ -204,18 +205,11 @@ timed_alone(Schedule const& inner, shape const& extents, cost_inside<Cost> cost)
   return simulate(std::move(orders), cost);
 }
 
-//! A pass and when its turn is. No two of a row are equal.
+//! A pass and when its turn is.
 struct timed_pass {
   double time;
-  int rank;   // among equal times
-  int number; // among equal ranks
+  int rank; // among equal times
   pass what;
-
-  [[nodiscard]] friend bool operator<(timed_pass const& one, timed_pass const& other) noexcept {
-    return one.time != other.time   ? one.time < other.time
-           : one.rank != other.rank ? one.rank < other.rank
-                                    : one.number < other.number;
-  }
 };
 
 //! The order around any other schedule. Every pass gets a turn: those of the schedule when they
@@ -247,10 +241,10 @@ void write_vocabulary_rows(
   std::vector<double> made; // when `logits` have their turns
   for (int unit = 0; unit < within.units(); ++unit)
     made.push_back(table.ends[last[unit]]);
-  std::sort(made.begin(), made.end());
+  sort_stably(made, [](double a, double b) { return a < b; });
   std::vector<timed_pass> row;
   auto const add = [&row](double time, int rank, pass const& what) {
-    row.push_back({time, rank, static_cast<int>(row.size()), what});
+    row.push_back({time, rank, what});
   };
   for (int device = 0; device < shards; ++device) {
     for (int i = table.offsets[device]; i < table.offsets[device + 1]; ++i) {
@@ -277,7 +271,9 @@ void write_vocabulary_rows(
           0,
           of_unit(pass_kind::embed_gradient, device));
     }
-    std::sort(row.begin(), row.end());
+    sort_stably(row, [](timed_pass const& a, timed_pass const& b) {
+      return a.time != b.time ? a.time < b.time : a.rank < b.rank;
+    });
     for (timed_pass const& each : row)
       rows[device].push(each.what);
     row.clear();
