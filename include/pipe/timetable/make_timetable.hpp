@@ -33,63 +33,59 @@ namespace pipelining::inline v0_3 {
 
 namespace detail {
 
-//! A pass that never starts, and one that it waits for, as entries of the timetable.
-struct stuck_pass {
-  int entry; //!< the first of its row that never starts, or the other half of its pair
-  int row;   //!< of `entry`
-  int other; //!< waited for
-  int to;    //!< the row of `other`
-};
+//! Waits of passes that never start, the first of each row: entry `at[i]` of the timetable for
+//! entry `other[i]`, row by row.
+struct stuck_passes {
+  std::vector<int> at{};
+  std::vector<int> other{};
+  std::vector<int> begins{0}; //!< [rows + 1], the first wait of each row
 
-//! Waits of the first pass of each row that never starts, row by row.
-[[nodiscard]] inline std::vector<stuck_pass> stuck_passes(timetable_view table) {
-  pipeline_view const& over = table.over;
-  entered_rows const entered(over, table.passes, table.offsets);
-  std::vector<stuck_pass> result;
-  for (int row = 0; row < table.rows(); ++row) {
-    int const end = table.offsets[row + 1];
-    int head = table.offsets[row];
-    while (head < end && table.starts[head] >= 0)
-      ++head;
-    for (int entry = head; entry < end && (entry == head || table.passes[entry].overlapped);
-         ++entry) {
-      pass const& what = table.passes[entry];
-      dependency_list const needed(over, what);
-      for (int k = 0; k < needed.count; ++k) {
-        int const other = entered.maker_of(needed[k]);
-        if (other != nothing_before && !(table.starts[other] >= 0))
-          result.push_back({entry, row, other, over.row_of(table.passes[other])});
+  explicit stuck_passes(timetable_view const& table) {
+    pipeline_view const& over = table.over;
+    entered_rows const entered(over, table.passes, table.offsets);
+    for (int row = 0; row < table.rows(); ++row) {
+      int const end = table.offsets[row + 1];
+      int head = table.offsets[row];
+      while (head < end && table.starts[head] >= 0)
+        ++head;
+      for (int entry = head; entry < end && (entry == head || table.passes[entry].overlapped);
+           ++entry) {
+        dependency_list const needed(over, table.passes[entry]);
+        for (int k = 0; k < needed.count; ++k) {
+          int const maker = entered.maker_of(needed[k]);
+          if (maker == nothing_before || table.starts[maker] >= 0)
+            continue;
+          at.push_back(entry);
+          other.push_back(maker);
+        }
       }
+      begins.push_back(static_cast<int>(at.size()));
     }
   }
-  return result;
-}
+};
 
-//! The shortest circle of rows, each of which waits for the next, from the last to the first; empty
-//! where there is none.
+//! The shortest circle of rows, each of which waits for the next, as numbers of waits from the last
+//! to the first; empty where there is none.
 //! @complexity O(rows^2)
-[[nodiscard]] inline std::vector<stuck_pass> shortest_circle(timetable_view table) {
-  std::vector<stuck_pass> const waits = stuck_passes(table);
-  auto const count = static_cast<int>(waits.size());
-  owned<int> begins(table.rows() + 1, 0); // the first wait of each row
-  for (stuck_pass const& each : waits)
-    ++begins[each.row + 1];
-  for (int row = 0; row < table.rows(); ++row)
-    begins[row + 1] += begins[row];
-  std::vector<stuck_pass> shortest;
+[[nodiscard]] inline std::vector<int> shortest_circle(timetable_view const& table,
+                                                      stuck_passes const& waits) {
+  int const count = static_cast<int>(waits.at.size());
+  auto const row_of = [&](int entry) { return table.over.row_of(table.passes[entry]); };
+  std::vector<int> shortest;
   for (int first = 0; first < table.rows(); ++first) {
     owned<int> came(table.rows(), count); // over which wait a row was reached
     std::vector<int> reached{first};
     for (std::size_t i = 0; i < reached.size() && came[first] == count; ++i)
-      for (int at = begins[reached[i]]; at < begins[reached[i] + 1]; ++at)
-        if (int const to = waits[static_cast<std::size_t>(at)].to; came[to] == count) {
-          came[to] = at;
+      for (int wait = waits.begins.data()[reached[i]]; wait < waits.begins.data()[reached[i] + 1];
+           ++wait)
+        if (int const to = row_of(waits.other.data()[wait]); came[to] == count) {
+          came[to] = wait;
           reached.push_back(to);
         }
-    std::vector<stuck_pass> circle;
+    std::vector<int> circle;
     for (int row = first; came[first] != count;) {
-      circle.push_back(waits[static_cast<std::size_t>(came[row])]);
-      row = circle.back().row;
+      circle.push_back(came[row]);
+      row = row_of(waits.at.data()[came[row]]);
       if (row == first)
         break;
     }
@@ -104,22 +100,22 @@ struct stuck_pass {
 //! @brief A verdict as one sentence that names the rule, the device and the passes; for passes that
 //! wait for ever, the shortest circle of them.
 [[nodiscard]] inline std::string describe(report const& verdict, timetable_view table) {
-  std::vector<detail::stuck_pass> circle;
-  if (verdict.broken == report::rule::waits_for_ever)
-    circle = detail::shortest_circle(table);
+  if (verdict.broken != report::rule::waits_for_ever)
+    return describe(verdict, table.over);
+  detail::stuck_passes const waits(table);
+  std::vector<int> circle = detail::shortest_circle(table, waits);
   if (circle.empty())
     return describe(verdict, table.over);
-  auto const name = [&](int row, int entry) {
+  auto const name = [&](int entry) {
+    pass const& what = table.passes[entry];
+    int const row = table.over.row_of(what);
     return "device " + std::to_string(row % table.over.extents.devices) + ", entry " +
-           std::to_string(entry - table.offsets[row]) + ": " +
-           describe(table.passes[entry], table.over);
+           std::to_string(entry - table.offsets[row]) + ": " + describe(what, table.over);
   };
   std::string text = std::string("timetable: ") + detail::sentence(verdict.broken);
-  for (std::size_t left = circle.size(); left-- > 0;) {
-    detail::stuck_pass const& each = circle[left];
-    text += left + 1 == circle.size() ? " (" : "; ";
-    text += name(each.row, each.entry) + ", waits for " + name(each.to, each.other);
-  }
+  for (char const* before = " ("; !circle.empty(); circle.pop_back(), before = "; ")
+    text += before + name(waits.at.data()[circle.back()]) + ", waits for " +
+            name(waits.other.data()[circle.back()]);
   return text + ")";
 }
 
