@@ -40,12 +40,7 @@ void add_portable(std::vector<portable_block>& to, int shared_bytes) {
 } // namespace
 
 work work_of(call const& of, gpu const& on) {
-  switch (of.dim) {
-  case 64: return walk<64>(of, on);
-  case 128: return walk<128>(of, on);
-  case 256: return walk<256>(of, on);
-  default: return work_of_other_dims(of, on);
-  }
+  return of.dim == 128 ? walk<128>(of, on) : work_of_other_dims(of, on);
 }
 
 std::vector<portable_block> portable_blocks() {

@@ -11,10 +11,12 @@ namespace whole_gpu {
 
 work work_of_other_dims(call const& of, gpu const& on) {
   switch (of.dim) {
+  case 64: return walk<64>(of, on);
   case 80: return walk<80>(of, on);
   case 96: return walk<96>(of, on);
   case 112: return walk<112>(of, on);
   case 192: return walk<at::head_dims(192, 128)>(of, on);
+  case 256: return walk<256>(of, on);
   default:
     throw std::invalid_argument("there are no kernels of head dim " + std::to_string(of.dim));
   }

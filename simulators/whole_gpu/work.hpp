@@ -108,7 +108,7 @@ struct gpu {
 //! @throws std::invalid_argument for a head dim without kernels
 [[nodiscard]] work work_of(call const& of, gpu const& on);
 
-//! @brief The same of 80, 96, 112, and 192 with values of 128, in a source of its own.
+//! @brief The same of all head dims but 128, in a source of its own.
 [[nodiscard]] work work_of_other_dims(call const& of, gpu const& on);
 
 //! @brief A block of a portable kernel on a GPU.

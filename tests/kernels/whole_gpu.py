@@ -66,7 +66,7 @@ PUBLISHED = [("forward", shape(128, 8, 16, 16, 2 * K, 2 * K), 521), ("forward", 
 
 def build(nvcc, run, folder, over=None):
     """Path of the program, compiled in a folder; `over` holds headers that take the place of the library's."""
-    flags = ["-std=c++20", *(["-O0"] if over else ["-O2", "-Xcompiler=-Wall,-Wextra,-Werror,-Wno-unknown-pragmas"])]
+    flags = ["-std=c++20", *(["-O0"] if over else ["-O1", "-Xcompiler=-Wall,-Wextra,-Werror,-Wno-unknown-pragmas"])]
     include = [f"-I{path}" for path in (over, ROOT / "include") if path]
     objects = []
     for name in ("geometry.cu", "geometry_other_dims.cu", "peer.cpp", "simulate.cpp", "main.cpp"):
