@@ -20,17 +20,7 @@
 namespace pipelining::inline v0_3::detail {
 
 //! The neighbours of each stage, in the order of the edges.
-struct stage_side {
-  owned<std::vector<stage_neighbour>> of{};
-  std::size_t count = 0;
-
-  [[nodiscard]] std::size_t size() const noexcept { return count; }
-  [[nodiscard]] std::vector<stage_neighbour>& operator[](std::size_t stage) const noexcept {
-    return of.data[stage];
-  }
-  [[nodiscard]] std::vector<stage_neighbour>* begin() const noexcept { return of.data; }
-  [[nodiscard]] std::vector<stage_neighbour>* end() const noexcept { return of.data + count; }
-};
+using stage_side = owned<std::vector<stage_neighbour>>;
 
 [[noreturn]] inline void refuse_edge(stage_edge const& edge, char const* why) {
   throw std::invalid_argument("stage graph: the edge from stage " + std::to_string(edge.from) +
@@ -127,7 +117,7 @@ inline void check_unit(stage_edge const& edge, int chunks, bool leads_back, bool
     return result;
   };
   int widest = 1;
-  for (std::size_t stage = 0; stage < before.size(); ++stage) {
+  for (std::size_t stage = 0; stage < before.room; ++stage) {
     int const together = width(before[stage]) + width(beside_all[stage]);
     int const all = beside_all[stage].empty() ? 0 : together + width(after[stage]);
     widest = std::max({widest, together, width(after[stage]), all});
@@ -143,7 +133,7 @@ void enter_edges(
     leads_back = leads_back || edge.from >= edge.to;
   for (stage_edge const& edge : edges) {
     for (int const stage : {edge.from, edge.to})
-      if (stage < 0 || static_cast<std::size_t>(stage) >= before.size())
+      if (stage < 0 || static_cast<std::size_t>(stage) >= before.room)
         refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
     check_unit(edge, chunks, leads_back, grouped);
     std::vector<stage_neighbour>& out = after[static_cast<std::size_t>(edge.from)];
@@ -187,10 +177,8 @@ template <class Edges = std::initializer_list<stage_edge>,
                                           std::span<int const> frozen = {},
                                           int chunks = 1) {
   stage_side sides[group_step - takers + 1]; // by step
-  for (stage_side& side : sides) {
-    side.of.get(stage_count);
-    side.count = static_cast<std::size_t>(stage_count);
-  }
+  for (stage_side& side : sides)
+    side.get(stage_count);
   auto& [beside_all, after_all, none, before_all, takers_all] = sides;
   bool const grouped = std::size(groups) > 0;
   enter_edges(edges, chunks, grouped, before_all, after_all);
@@ -213,15 +201,15 @@ template <class Edges = std::initializer_list<stage_edge>,
         table.push_back(each);
       continue;
     }
-    for (std::vector<stage_neighbour> const& of : side) {
+    for (std::size_t stage = 0; stage < side.room; ++stage) {
       table.push_back(at);
-      at += static_cast<int>(of.size());
+      at += static_cast<int>(side[stage].size());
     }
     table.push_back(at);
   }
   for (stage_side const& side : sides)
-    for (std::vector<stage_neighbour> const& of : side)
-      for (stage_neighbour const& other : of)
+    for (std::size_t stage = 0; stage < side.room; ++stage)
+      for (stage_neighbour const& other : side[stage])
         for (int const each : {other.stage, other.number, other.chunk})
           table.push_back(each);
   return table;

@@ -259,13 +259,10 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
 //! division.
 [[nodiscard]] inline pipeline with_holders(pipeline_view const& of) {
   pipeline result = of.copy();
-  if (of.holders != nullptr)
-    return result;
-  int const stages = of.extents.stages();
-  result.holders.resize(static_cast<std::size_t>(of.extents.routes() * stages));
+  result.holders.resize(static_cast<std::size_t>(of.extents.routes() * of.extents.stages()));
   std::uint16_t* next = result.holders.data();
   for (int route = 0; route < of.extents.routes(); ++route)
-    for (int stage = 0; stage < stages; ++stage)
+    for (int stage = 0; stage < of.extents.stages(); ++stage)
       *next++ = static_cast<std::uint16_t>(device_of(of, stage, microbatch_of(of.extents, route)));
   return result;
 }

@@ -34,23 +34,15 @@ void sort_numbers(std::vector<int>& all, Less const& less) {
 //! 12, in the user's program.
 template <class T, class Less>
 void sort_stably(std::vector<T>& all, Less const& less) {
-  std::vector<int> order(all.size());
+  std::vector<T> given;
+  given.swap(all);
+  std::vector<int> order(given.size());
   for (std::size_t i = 0; i < order.size(); ++i)
     order[i] = static_cast<int>(i);
-  T* const values = all.data();
-  sort_numbers(order, [&](int a, int b) { return less(values[a], values[b]); });
-  for (int first = 0; first < static_cast<int>(order.size()); ++first) { // round by round
-    int to = first;
-    T kept = std::move(values[first]);
-    for (int from = order[static_cast<std::size_t>(to)]; from != first;
-         from = order[static_cast<std::size_t>(to)]) {
-      values[to] = std::move(values[from]);
-      order[static_cast<std::size_t>(to)] = to;
-      to = from;
-    }
-    values[to] = std::move(kept);
-    order[static_cast<std::size_t>(to)] = to;
-  }
+  T* const values = given.data();
+  sort_numbers(order, [values, &less](int a, int b) { return less(values[a], values[b]); });
+  for (int const each : order)
+    all.push_back(std::move(values[each]));
 }
 
 } // namespace pipelining::inline v0_3::detail

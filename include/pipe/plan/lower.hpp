@@ -140,8 +140,8 @@ void write_programs(timetable_view const& table,
     for (int i = cut(part), end = cut(part + 1); i < end; ++i) {
       pass_ends const ends = placement.known[table.passes[order[static_cast<std::size_t>(i)]]];
       visit({.device = ends.device, .slots = ends.slots});
-      for (auto const& message : placement.known.messages(ends))
-        visit({.device = ends.device, .to = message.to});
+      for (int at = ends.first; at < ends.end; ++at)
+        visit({.device = ends.device, .to = placement.known.message(at).to});
     }
   };
   auto const each = [&](int part, auto visit) { placement.place(cut(part), cut(part + 1), visit); };

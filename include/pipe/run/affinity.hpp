@@ -4,8 +4,6 @@
 //! @file
 //! @brief The cores that threads run on. Header for pipelining::pin_in_turn. Linux only.
 
-#include <pipe/flow/array_of.hpp>
-
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -105,9 +103,8 @@ divide_cores(std::vector<std::vector<int>> const& nodes, int devices) {
   std::size_t const count = nodes.size();
   std::vector<std::vector<int>> shares(all);
   std::vector<int> cores;
-  for (std::vector<int> const& node : nodes)
-    for (int const core : node)
-      cores.push_back(core);
+  for (auto const& node : nodes)
+    cores.insert(cores.end(), node.begin(), node.end());
   if (cores.empty())
     return shares;
   if (all > cores.size()) {
@@ -116,10 +113,9 @@ divide_cores(std::vector<std::vector<int>> const& nodes, int devices) {
   } else if (all < count) {
     for (std::size_t d = 0; d < all; ++d)
       for (std::size_t n = d * count / all; n < (d + 1) * count / all; ++n)
-        for (int const core : nodes[n])
-          shares[d].push_back(core);
+        shares[d].insert(shares[d].end(), nodes[n].begin(), nodes[n].end());
   } else {
-    owned<std::size_t> of_node(count, std::size_t{0});
+    std::vector<std::size_t> of_node(count, 0);
     for (std::size_t d = 0; d < all; ++d) {
       std::size_t best = 0; // with the most cores for one device more
       for (std::size_t n = 1; n < count; ++n)

@@ -225,10 +225,8 @@ struct handed {
         *next_in++ = to_read(memory.at(one));
       else if (is_kept(one.at))
         where.*member_of(one.at).of = memory.whole(one);
-    input const* const first_in = inputs.first;
-    output const* const first_out = outputs.first;
-    where.inputs = {first_in, static_cast<std::size_t>(next_in - first_in)};
-    where.outputs = {first_out, static_cast<std::size_t>(next_out - first_out)};
+    where.inputs = {inputs.first, next_in};
+    where.outputs = {outputs.first, next_out};
   }
   handed(handed const&) = delete;
   handed& operator=(handed const&) = delete;

@@ -153,15 +153,6 @@ struct pass_message {
   int to;
 };
 
-//! The messages of a pass.
-struct pass_messages {
-  pass_message const* first;
-  pass_message const* last;
-
-  [[nodiscard]] pass_message const* begin() const noexcept { return first; }
-  [[nodiscard]] pass_message const* end() const noexcept { return last; }
-};
-
 //! The device of a pass, its slots, and where its messages are in a table.
 struct pass_ends {
   int device = 0; //!< that runs it
@@ -196,10 +187,8 @@ public:
     int const kinds = way * kind_count_ + index_of(what.kind);
     return ends_[kinds * stage_count_ + what.stage];
   }
-  //! The messages that a pass makes.
-  [[nodiscard]] pass_messages messages(pass_ends const& of) const noexcept {
-    return {messages_.data() + of.first, messages_.data() + of.end};
-  }
+  //! A message that a pass makes. @param at from `pass_ends::first` to its `end`
+  [[nodiscard]] pass_message const& message(int at) const noexcept { return messages_.data()[at]; }
 
 private:
   void enter(data_uses const& uses, pass const& what) {
@@ -294,7 +283,8 @@ struct message_placement {
   //! @param wanted the exchange, or `nothing`.
   void
   add_messages(int entry, pass_ends const& ends, int wanted, std::vector<event>& messages) const {
-    for (auto const [number, to] : known.messages(ends)) {
+    for (int at = ends.first; at < ends.end; ++at) {
+      auto const [number, to] = known.message(at);
       int const exchange =
         placed == nullptr ? nothing : exchange_of(table.over, table.passes[entry], number);
       if (exchange != wanted)

@@ -283,9 +283,7 @@ private:
       forwards();
       ranked[count].value = value();
     }
-    while (ranked.size() > count)
-      ranked.pop_back();
-    keep_least(ranked, 8, [](auto const& one) { return one.value; });
+    keep_least(ranked, std::min<std::size_t>(8, count), [](auto const& one) { return one.value; });
     for (ranked_block const& one : ranked) {
       if (done())
         break;
@@ -427,7 +425,7 @@ private:
             int const peak = peak_of(block);
             if (peak > line_.problem.limit || peak + 2 < line_.problem.limit)
               continue;
-            found.push_back({0, plan});
+            found.push_back({std::numeric_limits<std::int64_t>::max(), plan});
             ++taken;
           }
         }
