@@ -18,6 +18,7 @@
 #include <pipe/plan/other_plans.hpp>
 #include <pipe/plan/plan.hpp>
 #include <pipe/plan/prove.hpp>
+#include <pipe/run/affinity.hpp>
 #include <pipe/run/between_steps.hpp>
 #include <pipe/run/called_runner.hpp>
 #include <pipe/run/error.hpp>

@@ -127,6 +127,11 @@ TEST_CASE("interleaved stages move chunk by chunk, in groups of ceil(P / 2) to P
               CHECK(what.stage < stages * devices);
         }
         CHECK(before < pp::peak_activation_chunks(plain, 0));
+        for (int const all : {0, -1, held + 1}) {
+          auto const table = pp::make_timetable(
+            pp::with_offload<pp::Interleaved<>>{inner, {.stages = all}}, size, cost);
+          CHECK(pp::timetable_view(table).row_size(devices) == moved);
+        }
       }
 }
 

@@ -105,10 +105,11 @@ void check_on_graphs(Schedule const& schedule, std::uint32_t seed) {
 }
 
 std::string refusal(support::edge_list const& edges, int chunks = 1, bool grouped = false) {
-  std::vector<pp::stage_group> const groups{{0, 2}};
+  std::vector<pp::stage_group> groups;
+  if (grouped)
+    groups.push_back({0, 2});
   try {
-    (void)pp::detail::edge_table(
-      edges, 8, {groups.data(), std::size_t(grouped ? 1 : 0)}, {}, chunks);
+    (void)pp::detail::edge_table(edges, 8, groups, {}, chunks);
   } catch (std::invalid_argument const& refused) {
     return refused.what();
   }

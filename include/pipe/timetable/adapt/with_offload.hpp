@@ -58,7 +58,7 @@ struct offload::idle_activation {
 //! activation instead of the whole schedule is own.
 struct offload::in_slots {
   double share = 1;            //!< of the activations that may move, those that idle longest first
-  int stages = 0;              //!< only those of the first stages of a device; 0: of all its stages
+  int stages = 0;              //!< only those of the first stages of a device; below 1: of all
   std::span<int const> only{}; //!< only those of these stages; empty: of all. They outlive the rule
 
   //! PipeOffload's half: of the activations that may move, the half that idles longest.
@@ -99,7 +99,7 @@ private:
   //! The last stage whose activations may move.
   [[nodiscard]] int last_stage(std::vector<idle_activation> const& all) const {
     int last = -1;
-    for (int taken = 0; stages == 0 || taken < stages; ++taken) {
+    for (int taken = 0; stages <= 0 || taken < stages; ++taken) {
       int next = std::numeric_limits<int>::max();
       for (idle_activation const& one : all)
         if (one.forward.stage > last)
