@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -30,7 +31,8 @@ struct owned {
   constexpr explicit owned(std::integral auto count) { get(count); }
   constexpr owned(std::integral auto count, T value) { get(count, value); }
   constexpr ~owned() { delete[] data; }
-  owned(owned const&) = delete;
+  constexpr owned(owned&& other) noexcept
+      : data(std::exchange(other.data, nullptr)), room(std::exchange(other.room, std::size_t{0})) {}
   owned& operator=(owned const&) = delete;
 
   //! Makes room. In loops the array is that of the turn before, if that is large enough, and holds
@@ -55,6 +57,39 @@ struct owned {
   constexpr operator T*() const noexcept { // NOLINT(google-explicit-constructor)
     return data;
   }
+};
+
+//! A list that grows, of values that can be assigned. std::vector takes the compiler 12 ms for each
+//! type, which counts where a type serves one function.
+template <class T>
+struct owned_list {
+  owned<T> all;
+  std::size_t count = 0; //!< of them in use
+
+  owned_list() = default;
+  owned_list(owned_list&& other) noexcept
+      : all(std::move(other.all)), count(std::exchange(other.count, std::size_t{0})) {}
+
+  //! The next place, which holds anything.
+  [[nodiscard]] T& take_place() {
+    if (count == all.room) {
+      owned<T> before(std::move(all));
+      all.get(2 * count + 4);
+      for (std::size_t i = 0; i < count; ++i)
+        all.data[i] = std::move(before.data[i]);
+    }
+    return all.data[count++];
+  }
+  void push_back(T added) { take_place() = std::move(added); }
+  void pop_back() noexcept { --count; }
+  void clear() noexcept { count = 0; }
+  [[nodiscard]] std::size_t size() const noexcept { return count; }
+  [[nodiscard]] bool empty() const noexcept { return count == 0; }
+  [[nodiscard]] T* data() const noexcept { return all.data; }
+  [[nodiscard]] T* begin() const noexcept { return all.data; }
+  [[nodiscard]] T* end() const noexcept { return all.data + count; }
+  [[nodiscard]] T& back() const noexcept { return all.data[count - 1]; }
+  [[nodiscard]] T& operator[](std::size_t at) const noexcept { return all.data[at]; }
 };
 
 //! The row of the earliest time; equal times go by row number. A tree: every node has the first of

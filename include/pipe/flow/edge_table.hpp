@@ -20,7 +20,7 @@
 namespace pipelining::inline v0_3::detail {
 
 //! The neighbours of each stage, in the order of the edges.
-using stage_side = owned<std::vector<stage_neighbour>>;
+using stage_side = owned<owned_list<stage_neighbour>>;
 
 [[noreturn]] inline void refuse_edge(stage_edge const& edge, char const* why) {
   throw std::invalid_argument("stage graph: the edge from stage " + std::to_string(edge.from) +
@@ -110,7 +110,7 @@ inline void check_unit(stage_edge const& edge, int chunks, bool leads_back, bool
                                      stage_side const& after,
                                      stage_side const& beside_all,
                                      int chunks) {
-  auto const width = [chunks](std::vector<stage_neighbour> const& side) {
+  auto const width = [chunks](owned_list<stage_neighbour> const& side) {
     int result = 0;
     for (stage_neighbour const& other : side)
       result += other.chunk == all_chunks ? chunks : 1;
@@ -136,8 +136,8 @@ void enter_edges(
       if (stage < 0 || static_cast<std::size_t>(stage) >= before.room)
         refuse_edge(edge, "names a stage that does not exist; stages are 0 to S - 1");
     check_unit(edge, chunks, leads_back, grouped);
-    std::vector<stage_neighbour>& out = after[static_cast<std::size_t>(edge.from)];
-    std::vector<stage_neighbour>& in = before[static_cast<std::size_t>(edge.to)];
+    owned_list<stage_neighbour>& out = after[static_cast<std::size_t>(edge.from)];
+    owned_list<stage_neighbour>& in = before[static_cast<std::size_t>(edge.to)];
     for (stage_neighbour const& other : out)
       if (other.stage == edge.to)
         refuse_edge(edge, "is there twice; put what both carry into one output");

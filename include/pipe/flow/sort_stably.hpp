@@ -5,8 +5,11 @@
 //! @brief Stable sorts, of which one is compiled for all. Header for
 //! pipelining::detail::sort_stably and sort_numbers.
 
+#include <pipe/flow/array_of.hpp>
+
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,17 +35,19 @@ void sort_numbers(std::vector<int>& all, Less const& less) {
 
 //! std::stable_sort, whose buffer newer compilers call deprecated in the standard library of GCC
 //! 12, in the user's program.
-template <class T, class Less>
-void sort_stably(std::vector<T>& all, Less const& less) {
-  std::vector<T> given;
-  given.swap(all);
-  std::vector<int> order(given.size());
-  for (std::size_t i = 0; i < order.size(); ++i)
+template <class List, class Less>
+void sort_stably(List& all, Less const& less) {
+  auto* const values = all.data();
+  std::vector<int> order(all.size());
+  owned<std::remove_pointer_t<decltype(values)>> given(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
     order[i] = static_cast<int>(i);
-  T* const values = given.data();
-  sort_numbers(order, [values, &less](int a, int b) { return less(values[a], values[b]); });
-  for (int const each : order)
-    all.push_back(std::move(values[each]));
+    given.data[i] = std::move(values[i]);
+  }
+  auto* const from = given.data;
+  sort_numbers(order, [from, &less](int a, int b) { return less(from[a], from[b]); });
+  for (std::size_t i = 0; i < order.size(); ++i)
+    values[i] = std::move(from[order[i]]);
 }
 
 } // namespace pipelining::inline v0_3::detail

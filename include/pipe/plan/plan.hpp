@@ -195,11 +195,12 @@ namespace detail {
 //! The messages that a device sends to another before it validates.
 //! @complexity O(n) for n items of the device.
 [[nodiscard]] inline int sent_early(plan const& work, int from, int to) noexcept {
-  auto const early =
-    work.program_of(from).first(static_cast<std::size_t>(behind_validation(work, from)));
-  return static_cast<int>(std::count_if(early.begin(), early.end(), [&](item const& step) {
-    return step.what == operation::send && work.message_of(step).peer == to;
-  }));
+  item const* const steps = work.program_of(from).data();
+  int const end = behind_validation(work, from);
+  int sent = 0;
+  for (int i = 0; i < end; ++i)
+    sent += steps[i].what == operation::send && work.message_of(steps[i]).peer == to ? 1 : 0;
+  return sent;
 }
 
 //! True for a message to a device that comes even where the iteration begins again: its

@@ -4,6 +4,7 @@
 //! @file
 //! @brief The cores that threads run on. Header for pipelining::pin_in_turn. Linux only.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -76,12 +77,14 @@ usable_cores_by_node(std::string const& folder = "/sys/devices/system/node") {
   std::vector<int> rest = usable_cores();
   std::vector<std::vector<int>> nodes;
   for (int const node : read(folder + "/online")) {
-    std::vector<int>& own = nodes.emplace_back();
+    std::vector<int> own;
     for (int const core : read(folder + "/node" + std::to_string(node) + "/cpulist"))
-      if (std::erase(rest, core) != 0)
+      if (auto const at = std::find(rest.begin(), rest.end(), core); at != rest.end()) {
         own.push_back(core);
-    if (own.empty()) // memory without cores, or none that this process may use
-      nodes.pop_back();
+        rest.erase(at);
+      }
+    if (!own.empty()) // else memory without cores, or none that this process may use
+      nodes.push_back(own);
   }
   if (!rest.empty())
     nodes.push_back(rest);
@@ -104,7 +107,8 @@ divide_cores(std::vector<std::vector<int>> const& nodes, int devices) {
   std::vector<std::vector<int>> shares(all);
   std::vector<int> cores;
   for (auto const& node : nodes)
-    cores.insert(cores.end(), node.begin(), node.end());
+    for (int const core : node)
+      cores.push_back(core);
   if (cores.empty())
     return shares;
   if (all > cores.size()) {
@@ -113,7 +117,8 @@ divide_cores(std::vector<std::vector<int>> const& nodes, int devices) {
   } else if (all < count) {
     for (std::size_t d = 0; d < all; ++d)
       for (std::size_t n = d * count / all; n < (d + 1) * count / all; ++n)
-        shares[d].insert(shares[d].end(), nodes[n].begin(), nodes[n].end());
+        for (int const core : nodes[n])
+          shares[d].push_back(core);
   } else {
     std::vector<std::size_t> of_node(count, 0);
     for (std::size_t d = 0; d < all; ++d) {

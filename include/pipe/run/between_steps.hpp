@@ -129,6 +129,10 @@ private:
 template <class Time>
 [[nodiscard]] dynamic_timetable trace_of(plan const& ran, Time time) {
   dynamic_timetable result{.over = ran.over};
+  std::size_t count = 0;
+  result.passes.resize(ran.items.size());
+  result.starts.resize(ran.items.size());
+  result.ends.resize(ran.items.size());
   result.offsets.push_back(0);
   pipeline_view const over = ran.over;
   for (int row = 0; row < over.row_count(); ++row) {
@@ -138,12 +142,15 @@ template <class Time>
       if (steps[i].what != operation::run || steps[i].about != subject::pass ||
           over.row_of(steps[i].work) != row)
         continue;
-      result.passes.push_back(steps[i].work);
-      result.starts.push_back(time(device, i, false));
-      result.ends.push_back(time(device, i, true));
+      result.passes[count] = steps[i].work;
+      result.starts[count] = time(device, i, false);
+      result.ends[count++] = time(device, i, true);
     }
-    result.offsets.push_back(static_cast<int>(result.passes.size()));
+    result.offsets.push_back(static_cast<int>(count));
   }
+  result.passes.resize(count);
+  result.starts.resize(count);
+  result.ends.resize(count);
   return result;
 }
 
@@ -210,7 +217,8 @@ void check_stages(plan const& work, Stages& stages, int only = nothing) {
     if (stage_count(stages) != needed)
       throw std::invalid_argument("run: the plan has " + std::to_string(needed) + " stages, but " +
                                   std::to_string(stage_count(stages)) + " were given");
-  auto const steps = only == nothing ? std::span<item const>(work.items) : work.program_of(only);
+  auto const steps = only == nothing ? std::span<item const>(work.items.data(), work.items.size())
+                                     : work.program_of(only);
   for (item const& step : steps) {
     if (step.what != operation::run)
       continue;

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <optional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,9 +35,9 @@ public:
         starts_(steps_.size()), ends_(steps_.size()) {}
 
   //! Tells where the slots lie from now on. No other program may have used them since.
-  void lie_in(arena const& memory) { guards_.emplace(memory); }
+  void lie_in(arena const& memory) { std::construct_at(&guards_, memory); }
   //! The slots of the device, and the guards around them.
-  [[nodiscard]] slot_guards& guards() noexcept { return *guards_; }
+  [[nodiscard]] slot_guards& guards() noexcept { return guards_; }
   //! The last item of a lane that is known to be complete, with all before it.
   [[nodiscard]] int& completed(int lane) noexcept {
     return completed_[static_cast<std::size_t>(lane)];
@@ -66,20 +66,20 @@ public:
     starts_[i] = on.enter(index);
     if (runs_beside(step) && begin(on, index))
       return;
-    again_ = !run_guarded(on.stages(), *guards_, step) || again_;
+    again_ = !run_guarded(on.stages(), guards_, step) || again_;
     ends_[i] = on.seconds();
   }
   //! Runs a composite pass, where its stages can.
   template <class Device>
   [[nodiscard, gnu::noinline]] bool
   run_together(Device& on, int first, std::span<item const> pair) {
-    return visit_composite(on.stages(), guards_->memory().work, pair, [&](auto const& composite) {
+    return visit_composite(on.stages(), guards_.memory().work, pair, [&](auto const& composite) {
       double const start = on.enter(first);
       for (item const& step : pair)
-        guards_->before(step);
-      composite(guards_->memory(), nullptr, nullptr, [] {});
+        guards_.before(step);
+      composite(guards_.memory(), nullptr, nullptr, [] {});
       for (item const& step : pair)
-        guards_->after(step);
+        guards_.after(step);
       std::fill_n(starts_.begin() + first, pair.size(), start);
       std::fill_n(ends_.begin() + first, pair.size(), on.seconds());
     });
@@ -94,7 +94,7 @@ public:
   template <class Device>
   void finish(Device& on) {
     finish(on, [](int) { return true; });
-    guards_->check_all();
+    guards_.check_all();
   }
   //! Finishes what is left of a step that has failed, whatever stages throw.
   //! @param position is told which pass it is at.
@@ -127,11 +127,11 @@ private:
   template <class Device>
   [[nodiscard, gnu::noinline]] bool begin(Device& on, int index) {
     item const& step = at(index);
-    arena const& memory = guards_->memory();
+    arena const& memory = guards_.memory();
     if (is_copy(memory.work.over.declared, step))
       return false;
-    guards_->before(step);
-    if (!call_explained(*guards_, step, [&] { return begin_item(on.stages(), memory, step); }))
+    guards_.before(step);
+    if (!call_explained(guards_, step, [&] { return begin_item(on.stages(), memory, step); }))
       return false;
     items_[static_cast<std::size_t>(step.lane) - completed_.size()] = index;
     ++under_way_;
@@ -146,18 +146,18 @@ private:
     *std::find(items_.begin(), items_.end(), index) = nothing;
     --under_way_;
     call_explained(
-      *guards_, step, [&] { finish_item(on.stages(), guards_->memory(), step, abandoned); });
+      guards_, step, [&] { finish_item(on.stages(), guards_.memory(), step, abandoned); });
     if (abandoned)
       return;
     ends_[static_cast<std::size_t>(index)] = on.seconds();
-    guards_->after(step);
+    guards_.after(step);
   }
 
   std::span<item const> steps_;
-  std::optional<slot_guards> guards_; // of the memory, which moves
-  std::vector<int> completed_;        // [lanes]
-  std::vector<int> items_;            // [engines - 1], or nothing
-  int under_way_ = 0;                 // of them
+  slot_guards guards_;         // of the memory, which moves
+  std::vector<int> completed_; // [lanes]
+  std::vector<int> items_;     // [engines - 1], or nothing
+  int under_way_ = 0;          // of them
   bool again_ = false;
   std::vector<double> starts_;
   std::vector<double> ends_;

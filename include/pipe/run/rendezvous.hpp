@@ -99,8 +99,7 @@ public:
   //! Makes a place for each message of a plan.
   //! @param work must outlive the object.
   explicit rendezvous(plan const& work)
-      : work_(work), meetings_(static_cast<std::size_t>(message_indices(work))),
-        meeting_of_(work.messages.size()) {
+      : work_(work), meetings_(message_indices(work)), meeting_of_(work.messages.size()) {
     pipeline_view const over = work.over;
     for (item const& step : work.items)
       if (step.what != operation::run)
@@ -111,8 +110,8 @@ public:
   //! @complexity O(1), after an abort O(messages): every round counts on where the last one ended.
   void reset() noexcept {
     if (aborted() || some_left_) {
-      for (meeting& point : meetings_)
-        point.posts.store(0, std::memory_order_relaxed);
+      for (std::size_t i = 0; i < meetings_.room; ++i)
+        meetings_[i].posts.store(0, std::memory_order_relaxed);
       round_ = 0;
       aborted_.store(false, std::memory_order_relaxed);
       some_left_ = false;
@@ -168,7 +167,7 @@ private:
   }
 
   plan const& work_;
-  std::vector<meeting> meetings_;
+  owned<meeting> meetings_;
   std::vector<int> meeting_of_; // of each end of a message, as the plan lists them
   std::uint32_t round_ = 0;     // what `posts` of a complete message is
   // Read at every look, written when a run fails.

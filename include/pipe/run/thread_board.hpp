@@ -120,7 +120,7 @@ struct thread_board {
   owned<thread_standing> threads{thread_count};
   std::atomic<int> active = thread_count; // threads that begin a step; read on their way home
   bool long_passes = false;               // in the last step
-  std::vector<std::unique_ptr<thread_plan>> plans{};
+  owned_list<std::unique_ptr<thread_plan>> plans{};
   thread_plan* now = nullptr; // the plan of the step
   bool moved = false;         // memory, and stages have not been told yet
   bool again = false;         // the iteration of the step begins again
@@ -201,13 +201,14 @@ struct thread_board {
   template <class Stages>
   plan_number put(plan lowered, std::size_t at, Stages& stages) {
     if (!plans.empty())
-      check_addition(plans.front()->lowered, lowered);
+      check_addition(plans[0]->lowered, lowered);
     check_stages(lowered, stages);
     auto added = std::make_unique<thread_plan>(std::move(lowered));
     reserve(added->lowered);
     if (at == plans.size())
-      plans.emplace_back();
-    plans[at] = std::move(added);
+      plans.push_back(std::move(added));
+    else
+      plans[at] = std::move(added);
     return {static_cast<int>(at)};
   }
 
@@ -256,7 +257,7 @@ struct thread_board {
   }
   //! The times of the passes of the last step.
   [[nodiscard]] dynamic_timetable last_trace() const {
-    thread_plan const& ran = now != nullptr ? *now : *plans.front();
+    thread_plan const& ran = now != nullptr ? *now : *plans[0];
     return trace_of(ran.lowered, [&](int device, std::size_t item, bool end) {
       return ran.passes[static_cast<std::size_t>(device)].time(item, end);
     });

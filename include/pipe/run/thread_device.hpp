@@ -144,7 +144,7 @@ prepare(thread_board& board, Stages& stages, int device, int thread, errand what
     if (what == errand::touch)
       board.touch(device);
     if (what == errand::tell)
-      tell_moved(stages, board.plans.front()->lowered, device);
+      tell_moved(stages, board.plans[0]->lowered, device);
   } catch (...) {
     board.note(device);
   }

@@ -104,12 +104,17 @@ struct row_writer {
 
 namespace detail {
 
+//! A value: it can be copied and assigned. std::copyable asks for more steps of the compiler, 10 ms
+//! for each type.
+template <class Value>
+concept copyable = std::is_copy_constructible_v<Value> && std::is_copy_assignable_v<Value>;
+
 //! Any type with the extents of its pipeline: which placement, how many stages per device,
 //! how many chunks.
 //! @throws arrange throws std::invalid_argument when the schedule has a precondition that the
 //! extents miss.
 template <class Schedule>
-concept arranges = std::copyable<Schedule> &&
+concept arranges = copyable<Schedule> &&
   requires(Schedule const schedule, int devices, int microbatches) {
   { schedule.arrange(devices, microbatches) } -> std::same_as<shape>;
 };
@@ -249,13 +254,13 @@ struct schedule_requirements {
     plan.arrange(number, number);
   };
 
-  static_assert(std::copyable<Schedule>,
+  static_assert(copyable<Schedule>,
                 "schedule: a schedule is a value; this type cannot be copied and assigned. Keep "
                 "only its parameters in it");
   static_assert(arranges,
                 "schedule: a const member `shape arrange(int devices, int microbatches)` is "
                 "missing. It gives the extents: placement, stages per device, chunks");
-  static_assert(!arranges || pipelining::detail::arranges<Schedule> || !std::copyable<Schedule>,
+  static_assert(!arranges || pipelining::detail::arranges<Schedule> || !copyable<Schedule>,
                 "schedule: `arrange` must return a pipelining::shape");
   static_assert(orders_device<Schedule> || generates_rows<Schedule>,
                 "schedule: the order of passes is missing. Write a const member `void order(shape "

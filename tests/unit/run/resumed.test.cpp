@@ -52,7 +52,7 @@ void check_turns(pp::timetable_view table) {
   std::mt19937 chance(7);
   int const steps = 3;
   for (int step = 0; step < steps; ++step) {
-    board.begin_step(*board.plans.front());
+    board.begin_step(*board.plans[0]);
     int const turns = take_turns(board, stages, chance);
     CHECK(turns >= over.devices);
     CHECK(board.failed_device.load() == pp::nothing);
@@ -89,7 +89,7 @@ TEST_CASE("a device that must wait returns, says for which message, and goes on 
     stages[s].weight = s + 3;
   pp::detail::thread_board board(2, {});
   board.put(pp::lower(pp::make_timetable<pp::OneFOneB>({2, 1}), support::words), 0, stages);
-  board.begin_step(*board.plans.front());
+  board.begin_step(*board.plans[0]);
   pp::detail::thread_device<model> first{board, stages, 0};
   pp::detail::thread_device<model> last{board, stages, 1};
   CHECK_FALSE(last.advance());

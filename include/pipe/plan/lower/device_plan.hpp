@@ -41,7 +41,7 @@ struct slot_pool {
     std::int64_t bytes = 0;
     int next = nothing; //!< of a free slot: the one that became free after it
   };
-  std::vector<content> slots{};
+  owned_list<content> slots{};
   int most_users = 1;
   int first = nothing; //!< of those free, to take next
   int last = nothing;  //!< of those free
@@ -66,7 +66,7 @@ struct slot_pool {
     }
     peak = item_index;
     users.resize(users.size() + static_cast<std::size_t>(most_users), nothing);
-    slots.emplace_back();
+    slots.push_back({});
     return count() - 1;
   }
   //! Gives a slot back after an item.

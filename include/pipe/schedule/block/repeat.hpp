@@ -201,7 +201,7 @@ constexpr void generate_repeated(Schedule const& schedule,
 //! A block that can be repeated: it knows how many stages a device holds and whether the
 //! backward pass is in one piece, and lays the slots of one unit out.
 template <class Block>
-concept repeatable_block = std::copy_constructible<Block> &&
+concept repeatable_block = std::is_copy_constructible_v<Block> &&
   requires(Block const own, building_block block) {
   { own.stages_per_device } -> std::convertible_to<int>;
   { own.fused } -> std::convertible_to<bool>;
@@ -210,7 +210,7 @@ concept repeatable_block = std::copy_constructible<Block> &&
 
 //! A map from stages to devices for a number of stages per device.
 template <class Placement>
-concept stage_placement = std::copy_constructible<Placement> &&
+concept stage_placement = std::is_copy_constructible_v<Placement> &&
   requires(Placement const own, int number) {
   { own.arrange(number, number, number, number) } -> std::same_as<shape>;
 };

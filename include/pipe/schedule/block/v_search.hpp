@@ -171,8 +171,8 @@ struct v_weights {
 
 //! Keeps the `most` entries with the least `value(entry)`, in the order of their values and, among
 //! equals, in the order that they had.
-template <class Entry, class Value>
-void keep_least(std::vector<Entry>& all, std::size_t most, Value value) {
+template <class Entries, class Value>
+void keep_least(Entries& all, std::size_t most, Value value) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     std::size_t at = std::min(i, most);
     if (at < i) // the one there is left out
@@ -276,7 +276,7 @@ private:
       return false;
     block.fused = false; // the candidates leave room for gradients of weights either way
     block.freeing = 1;
-    std::vector<ranked_block> ranked = candidates(block);
+    owned_list<ranked_block> ranked = candidates(block);
     std::size_t count = 0;
     for (; count < ranked.size() && !done() && left_ >= 8 * passes_; ++count) {
       write(ranked[count].plan, block);
@@ -406,9 +406,9 @@ private:
 
   //! The families that won somewhere in a sweep over all places and strides, at the largest size
   //! that fits the limit.
-  [[nodiscard]] std::vector<ranked_block> candidates(building_block& block) {
+  [[nodiscard]] owned_list<ranked_block> candidates(building_block& block) {
     constexpr int places[] = {123, 521, 325, 345, 125, 143, 341, 124, 234, 421, 531};
-    std::vector<ranked_block> found;
+    owned_list<ranked_block> found;
     int const steps = std::max(1, block.extents.devices - 1);
     for (int const place : places)
       for (int first = 1; first <= 5; ++first)
@@ -446,7 +446,7 @@ private:
   std::int64_t total_ = left_;
   std::int64_t spare_ = 2 * left_;
   bool shaking_ = false;
-  std::vector<result> pool_;
+  owned_list<result> pool_;
 };
 
 } // namespace detail

@@ -180,7 +180,7 @@ struct offload::chunks {
 //! @brief Decides which activations of a device go to the host, and when: `rule(device,
 //! activations)`, in the order in which they are made.
 template <class Rule>
-concept offload_rule = std::copyable<Rule> &&
+concept offload_rule = detail::copyable<Rule> &&
   requires(Rule const rule, std::vector<offload::idle_activation>& activations) {
   rule(0, activations);
 };

@@ -22,7 +22,7 @@ namespace pipelining::inline v0_3 {
 
 //! @brief Says which forward passes keep only their input: `rule(extents, pass)`.
 template <class Rule>
-concept recompute_rule = std::copyable<Rule> &&
+concept recompute_rule = detail::copyable<Rule> &&
   requires(Rule const rule, shape const extents, pass const forward) {
   { rule(extents, forward) } -> std::convertible_to<bool>;
 };
@@ -32,7 +32,7 @@ concept recompute_rule = std::copyable<Rule> &&
 //! recomputation has one number (norms and activation functions, say); InfiniPipe recomputes k of
 //! the n layers of a stage, k by stage and unit: k / n.
 template <class Share>
-concept recompute_share = std::copyable<Share> && requires(Share const share, pass const what) {
+concept recompute_share = detail::copyable<Share> && requires(Share const share, pass const what) {
   { share(what) } -> std::convertible_to<double>;
 };
 

@@ -36,17 +36,17 @@ struct stage_visit {
 //! @param keeps `keeps(before, next)`: whether it goes on elsewhere, too.
 //! @complexity O(n V) for n passes and the V stages that the row visits
 template <class Needs, class Keeps>
-[[nodiscard]] std::vector<stage_visit> find_visits(std::vector<pass> const& row,
-                                                   int stage_count,
-                                                   Needs const& needs,
-                                                   int resident,
-                                                   Keeps const& keeps) {
+[[nodiscard]] owned_list<stage_visit> find_visits(std::vector<pass> const& row,
+                                                  int stage_count,
+                                                  Needs const& needs,
+                                                  int resident,
+                                                  Keeps const& keeps) {
   struct latest {
     int visit = -1;
     pass last{};
     std::size_t group = 0; // of passes that start together: the entry of the first
   };
-  std::vector<stage_visit> result;
+  owned_list<stage_visit> result;
   std::vector<latest> of(static_cast<std::size_t>(stage_count));
   std::vector<int> visited; // stages
   for (std::size_t first = 0; first < row.size();) {
@@ -94,11 +94,11 @@ struct row_mark {
 //! passes wait for them.
 //! @param turns as `weights`, but with none of them longer because its stage is resident: when a
 //! turn begins, the weights of the next `prefetch` other stages may be gathered
-[[nodiscard]] inline std::vector<row_mark> marks_of(std::vector<stage_visit> const& weights,
-                                                    std::vector<stage_visit> const& turns,
-                                                    std::vector<stage_visit> const& gradients,
-                                                    int prefetch) {
-  std::vector<row_mark> marks;
+[[nodiscard]] inline owned_list<row_mark> marks_of(owned_list<stage_visit> const& weights,
+                                                   owned_list<stage_visit> const& turns,
+                                                   owned_list<stage_visit> const& gradients,
+                                                   int prefetch) {
+  owned_list<row_mark> marks;
   auto const add = [&](int at, int rank, pass_kind kind, stage_visit const& of) {
     bool const asks = kind == pass_kind::request_weights || kind == pass_kind::request_scatter;
     // A backward pass opens the visit.
@@ -149,10 +149,10 @@ struct row_mark {
 //! Writes the row of a device with its visits marked, and the row of its network engine, which
 //! follows the order of the marks.
 inline void write_visits(std::vector<pass> const& row,
-                         std::vector<row_mark> const& marks,
+                         owned_list<row_mark> const& marks,
                          row_writer& compute,
                          row_writer& network) {
-  auto mark = marks.begin();
+  row_mark const* mark = marks.begin();
   for (std::size_t i = 0; i <= row.size(); ++i) {
     for (; mark != marks.end() && mark->at == static_cast<int>(i); ++mark) {
       compute.push(mark->what);
@@ -173,7 +173,7 @@ inline void write_visits(std::vector<pass> const& row,
 //! `leaves(extents, stage)`, where the rule has it, names the stages that have visits; the weights
 //! of the others stay. `prefetch_on(device)`, where the rule has it, stands for `prefetch`.
 template <class Rule>
-concept sharding_rule = std::copyable<Rule> && requires(Rule const rule, pass const what) {
+concept sharding_rule = detail::copyable<Rule> && requires(Rule const rule, pass const what) {
   { rule.keeps_weights(what, what) } -> std::convertible_to<bool>;
   { rule.keeps_gradients(what, what) } -> std::convertible_to<bool>;
   { rule.resident } -> std::convertible_to<int>;

@@ -238,11 +238,11 @@ void write_vocabulary_rows(
   int const* const first = of_stage(pass_kind::forward, 0);
   int const* const last = of_stage(pass_kind::forward, within.stages() - 1);
   int const* const returned = of_stage(pass_kind::backward, 0);
-  std::vector<double> made; // when `logits` have their turns
+  owned_list<double> made; // when `logits` have their turns
   for (int unit = 0; unit < within.units(); ++unit)
     made.push_back(table.ends[last[unit]]);
   sort_stably(made, [](double a, double b) { return a < b; });
-  std::vector<timed_pass> row;
+  owned_list<timed_pass> row;
   auto const add = [&row](double time, int rank, pass const& what) {
     row.push_back({time, rank, what});
   };
@@ -260,7 +260,7 @@ void write_vocabulary_rows(
         return row_writer::make(kind, stage, unit / within.chunks, unit % within.chunks);
       };
       double const turn = table.ends[last[unit]];
-      auto const next = std::upper_bound(made.begin(), made.end(), turn);
+      double const* const next = std::upper_bound(made.begin(), made.end(), turn);
       double const later = barriers == 0 ? turn : turn + interval;
       add(table.starts[first[unit]] - interval, 0, of_unit(pass_kind::embed, device));
       add(turn, 2, of_unit(pass_kind::logits, output));
