@@ -15,8 +15,13 @@ import sys
 import tempfile
 
 # What a command begins with; the file that runs it; words that stand there. GPU_ONLY has what needs a GPU and a profiler.
+# Of whole_tables.md optimality_test.py runs every command, and compares all that it prints.
 ELSEWHERE = [
     ("scripts/timetable blocks", "tests/examples/CMakeLists.txt", "docs/explanation/v_shapes.md"),
+    *((command, "tests/examples/whole_tables.md", f"```sh\n{command}\n```\n") for command in (
+        "scripts/timetable gaps --devices 4 --microbatches 6 --cost 10,12,8,1",
+        "scripts/timetable systems --model gpt-7b --sequence 4096 --gpu h100 --devices 8 --microbatches 32",
+        "scripts/timetable systems --model gpt-7b --sequence 65536 --gpu h100 --devices 8 --tensor 8 --data 2 --microbatches 32")),
     ("source <(scripts/timetable completion bash)", "tests/examples/terminal_test.py", '"completion", "bash"'),
     ("scripts/demo", "tests/examples/gpt_test.py", "subprocess"),
     ("scripts/test package", "tests/package/every_way.py", "def main"),

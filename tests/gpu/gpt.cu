@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The parts of the GPT of examples/gpt/cuda, one by one. The same object runs on the stand-in.
+// The stages of examples/gpt/cuda are in this source, too: nvcc takes longer to read the headers
+// than to compile the rest. They come first, as they stand alone.
+#include <examples/gpt/cuda/gpu_stage.cu>
+// The parts of the GPT there, one by one. The same object runs on the stand-in.
 #include <pipe/cuda/handles.cuh>
 
 #include <cuda_bf16.h>

@@ -45,6 +45,19 @@ function(pipelining_nvcc_object out source)
   set(${out} "${output}" PARENT_SCOPE)
 endfunction()
 
+# pipelining_joined_sources(OUT_VARIABLE NAME source.cu...) sets OUT_VARIABLE to NAME.cu, which includes the sources: nvcc takes
+# longer to read headers that they share than to compile one of them.
+function(pipelining_joined_sources out name)
+  set(text "")
+  foreach(source IN LISTS ARGN)
+    cmake_path(ABSOLUTE_PATH source NORMALIZE)
+    string(APPEND text "#include \"${source}\"\n")
+  endforeach()
+  set(joined "${CMAKE_CURRENT_BINARY_DIR}/${name}.cu")
+  file(CONFIGURE OUTPUT "${joined}" CONTENT "${text}" @ONLY)
+  set(${out} "${joined}" PARENT_SCOPE)
+endfunction()
+
 # pipelining_nvcc_static_test(NAME AREA source.cpp [label...]): nvcc's own front end evaluates what the source asserts. Its
 # pass for the device alone does: the host's compiler, which would be next, is asked by another test.
 function(pipelining_nvcc_static_test name area source)

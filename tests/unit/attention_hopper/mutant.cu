@@ -4,7 +4,6 @@
 #include <pipe/attention/hopper/forward.cuh>
 #else
 #include <pipe/attention/hopper/backward.cuh>
-#include <pipe/attention/kernel/query_sums.cuh>
 #endif
 
 namespace at = pipelining::attention;
@@ -33,11 +32,6 @@ using mask_type = at::causal;
 #endif
 using call_type = at::detail::backward_call<__nv_bfloat16, mask_type, at::plain>;
 
-extern "C" __global__ void __launch_bounds__(at::detail::start_sums_threads)
-  JOIN(start_sums, DIM)(const __grid_constant__ call_type call,
-                        const __grid_constant__ at::detail::query_sums sums) {
-  at::detail::start_sums_block<at::kernel_family::hopper, DIM>(call, sums);
-}
 extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<DIM>::threads, 1)
 #if defined(MUTANT_FREE)
   JOIN(JOIN(backward, DIM), free)
@@ -53,11 +47,5 @@ extern "C" __global__ void __launch_bounds__(at::detail::hopper_backward_shape<D
   constexpr auto order = at::query_order::kept;
 #endif
   at::detail::backward_hopper_block<DIM, order>(call, maps, sums, memory);
-}
-extern "C" __global__ void
-__launch_bounds__(at::detail::finishing_threads<at::kernel_family::hopper, DIM>)
-  JOIN(finish_sums, DIM)(const __grid_constant__ call_type call,
-                         const __grid_constant__ at::detail::query_sums sums) {
-  at::detail::finish_sums_block<at::kernel_family::hopper, DIM, __nv_bfloat16>(call, sums);
 }
 #endif

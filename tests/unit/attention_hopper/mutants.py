@@ -280,7 +280,8 @@ def main():
         planted_kernels.split(source.read_text(encoding="utf-8"), names_of(kernel), out)
         return
     shutil.rmtree(out, ignore_errors=True)  # headers that another version of the mutants broke
-    planted_kernels.plant(source, pathlib.Path(__file__).parent / "mutant.cu", out,
+    sources = ["mutant.cu"] if sys.argv[1] == "FORWARD" else ["mutant.cu", "mutant_sums.cu"]
+    planted_kernels.plant(source, [pathlib.Path(__file__).parent / name for name in sources], out,
                           [None, *(planted(source, name, *mutant) for name, mutant in KERNELS[kernel].items())])
 
 

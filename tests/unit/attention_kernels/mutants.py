@@ -88,7 +88,7 @@ def main():
         planted_kernels.split(source.read_text(encoding="utf-8"), ["none", *MUTANTS], out)
         return
     shutil.rmtree(out, ignore_errors=True)  # headers that another version of the mutants broke
-    planted_kernels.plant(source, pathlib.Path(__file__).parent / "mutants.cu", out,
+    planted_kernels.plant(source, [pathlib.Path(__file__).parent / f"mutants_{of}.cu" for of in ("forward", "backward", "sums")], out,
                           [None, *(planted(source, name, *mutant) for name, mutant in MUTANTS.items())])
 
 

@@ -90,10 +90,9 @@ trained_alone(std::vector<std::int64_t> const& lengths, bool from_last, bool hal
   return found;
 }
 
-//! Trains a few steps and compares all bits on the way. Returns the peak in bytes.
-template <class Schedule>
-std::size_t check_schedule(Schedule const& schedule, int devices, int microbatches) {
-  auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
+//! Trains a few steps and compares all bits on the way. Returns the peak in bytes. Of a timetable,
+//! so that it compiles once for all schedules.
+std::size_t check_trained(pp::dynamic_timetable const& table, int microbatches) {
   auto const lengths = lengths_of(six_layers, table);
   pipelined_model model(six_layers, table, lengths, 9);
   bool const halves = table.over.extents.where == pp::placement::bidirectional;
@@ -102,6 +101,10 @@ std::size_t check_schedule(Schedule const& schedule, int devices, int microbatch
   CHECK(model.trace().passes.size() == table.passes.size());
   check_slots(model.slots(), table, table_offloads(table));
   return peak(model);
+}
+template <class Schedule>
+std::size_t check_schedule(Schedule const& schedule, int devices, int microbatches) {
+  return check_trained(pp::make_timetable(schedule, {devices, microbatches}, costs), microbatches);
 }
 
 } // namespace
@@ -173,10 +176,7 @@ TEST_CASE("so they have where waves, or both directions at once, give the passes
 
 namespace {
 
-//! @param clipped at least so many of the steps must be
-template <class Schedule>
-void check_clipped(Schedule const& schedule, int devices, int microbatches, bool halves) {
-  auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
+void check_clipped_steps(pp::dynamic_timetable const& table, int microbatches, bool halves) {
   auto const lengths = lengths_of(six_layers, table);
   clipping const how{.largest_norm = 2};
   clipped_model model(six_layers, table, lengths, 9);
@@ -192,6 +192,11 @@ void check_clipped(Schedule const& schedule, int devices, int microbatches, bool
   }
   CHECK(model.called().front().counts().taken == taken);
   CHECK(model.called().front().counts().clipped > 0);
+}
+template <class Schedule>
+void check_clipped(Schedule const& schedule, int devices, int microbatches, bool halves) {
+  check_clipped_steps(
+    pp::make_timetable(schedule, {devices, microbatches}, costs), microbatches, halves);
 }
 
 } // namespace
@@ -291,9 +296,7 @@ struct spoiled_stage : stage_copies {
 };
 using spoiled_model = basic_pipelined_model<clipped_stage<spoiled_stage>>;
 
-template <class Schedule>
-void check_early_steps(Schedule const& schedule, int devices, int microbatches) {
-  auto const table = pp::make_timetable(schedule, {devices, microbatches}, costs);
+void check_corrected(pp::dynamic_timetable const& table, int microbatches) {
   auto const lengths = lengths_of(six_layers, table);
   clipping const how{.largest_norm = 2};
   clipping const early{.largest_norm = 2, .early = true};
@@ -316,6 +319,10 @@ void check_early_steps(Schedule const& schedule, int devices, int microbatches) 
   CHECK(afterwards.early_steps().corrected() == counts.clipped + counts.left_out);
   CHECK(afterwards.called().front().rolled_back() >= 3); // which the last device has told it
   CHECK(afterwards.called().back().rolled_back() == 0);  // it has known at once
+}
+template <class Schedule>
+void check_early_steps(Schedule const& schedule, int devices, int microbatches) {
+  check_corrected(pp::make_timetable(schedule, {devices, microbatches}, costs), microbatches);
 }
 
 } // namespace

@@ -35,13 +35,11 @@ batch batch_of(std::int64_t microbatches) {
   return random_batch(text, microbatches, eight_layers.sequence, random);
 }
 
-template <int Barriers, class Schedule>
-void check_schedule(Schedule const& schedule, int devices, int microbatches) {
-  auto const table =
-    pp::make_timetable(pp::with_vocabulary<Schedule, Barriers>{schedule}, {devices, microbatches});
-  sharded_pipeline model(eight_layers, Barriers, table, 9);
-  sharded_pipeline on_one(eight_layers, Barriers, on_one_device(table), 9);
-  sharded_device alone(eight_layers, cut_around(eight_layers, table, Barriers), 9);
+// Of a timetable, so that it compiles once for all schedules.
+void check_vocabulary(int barriers, pp::dynamic_timetable const& table, int microbatches) {
+  sharded_pipeline model(eight_layers, barriers, table, 9);
+  sharded_pipeline on_one(eight_layers, barriers, on_one_device(table), 9);
+  sharded_device alone(eight_layers, cut_around(eight_layers, table, barriers), 9);
   auto const pieces = batch_of(microbatches);
   adamw const optimizer{};
   for (std::int64_t step = 0; step < 2; ++step) {
@@ -57,6 +55,12 @@ void check_schedule(Schedule const& schedule, int devices, int microbatches) {
     on_one.update(optimizer, step);
     alone.update(optimizer, step);
   }
+}
+
+template <int Barriers, class Schedule>
+void check_schedule(Schedule const& schedule, int devices, int microbatches) {
+  pp::with_vocabulary<Schedule, Barriers> const sharded{schedule};
+  check_vocabulary(Barriers, pp::make_timetable(sharded, {devices, microbatches}), microbatches);
 }
 
 template <class Schedule>

@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <random>
@@ -40,6 +41,8 @@ namespace pp = pipelining;
 namespace {
 
 using orders_list = std::vector<pp::device_orders>;
+//! One type for all, since a search compiles for every type of watcher.
+using order_watcher = std::function<bool(pp::found_order::progress const&)>;
 
 int peak_of(pp::timetable_view table) {
   int peak = 0;
@@ -418,7 +421,7 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
   pp::found_order const first = pp::search_order(list, cost, options);
   std::vector<std::int64_t> told;
   double best = std::numeric_limits<double>::infinity();
-  auto const watch = [&](pp::found_order::progress const& at) {
+  order_watcher const watch = [&](pp::found_order::progress const& at) {
     CHECK(at.best <= best);
     CHECK(at.bound == first.bound);
     best = at.best;
@@ -433,8 +436,10 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
   CHECK(told.size() >= 10);
   CHECK(std::is_sorted(told.begin(), told.end()));
 
-  pp::found_order const ended = pp::search_order(
-    list, cost, options, [](pp::found_order::progress const& at) { return at.moves < 5000; });
+  order_watcher const until_5000 = [](pp::found_order::progress const& at) {
+    return at.moves < 5000;
+  };
+  pp::found_order const ended = pp::search_order(list, cost, options, until_5000);
   CHECK(ended.moves < 10000);
   CHECK(ended.time >= first.time);
   options.memory_limit = 4;
@@ -447,17 +452,18 @@ TEST_CASE("a seed gives one order, whoever watches; whoever watches may end it")
 TEST_CASE("whoever watches may end it before any order keeps the limit") {
   orders_list const starts{pp::make_orders(pp::VHalf{}, {4, 8})};
   int told = 0;
-  auto const watch = [&told](pp::found_order::progress const& at) {
+  order_watcher const watch = [&told](pp::found_order::progress const& at) {
     CHECK(at.best == std::numeric_limits<double>::infinity());
     ++told;
     return false;
   };
-  CHECK_THROWS_WITH_AS(
-    pp::search_order(
-      std::span<pp::device_orders const>(starts), pp::uniform_cost{}, {.memory_limit = 1}, watch),
-    "search_order: it was ended before any order kept the memory limit; let it "
-    "go on, or allow more memory",
-    std::invalid_argument);
+  CHECK_THROWS_WITH_AS(pp::search_order(std::span<pp::device_orders const>(starts),
+                                        pp::cost_table(starts[0].over.extents, {}),
+                                        {.memory_limit = 1},
+                                        watch),
+                       "search_order: it was ended before any order kept the memory limit; let it "
+                       "go on, or allow more memory",
+                       std::invalid_argument);
   CHECK(told == 1);
 }
 

@@ -82,6 +82,18 @@ struct one_long_microbatch {
 
 static_assert(pp::layered_model<one_long_microbatch>);
 
+//! The search with one type of watcher, since it compiles for every type; of
+//! `one_long_microbatch` nobody watches it.
+pp::found_pipeline searched(
+  pp::layered_devices const& model,
+  std::vector<pp::device_orders> const& starts,
+  pp::found_pipeline::options const& options = {},
+  std::function<bool(pp::found_pipeline::progress const&)> const& watch = [](auto const&) {
+    return true;
+  }) {
+  return pp::search_pipeline(model, starts, options, watch);
+}
+
 //! Times of stages by hand, with a loop of its own.
 pp::cost_table costs_by_hand(pp::pipeline_view const& over,
                              std::vector<pp::detail::layer_load> const& layers,
@@ -195,7 +207,7 @@ TEST_CASE("the search ends with the proven cuts of uneven layers, and with bette
     pp::layered_devices const model(
       layers, std::vector<pp::detail::device_power>(static_cast<std::size_t>(size.devices)));
     std::vector<pp::device_orders> const starts{pp::make_orders(pp::OneFOneB{}, size, {})};
-    pp::found_pipeline const plain = pp::search_pipeline(model, starts, {.order_moves = 0});
+    pp::found_pipeline const plain = searched(model, starts, {.order_moves = 0});
     CHECK(plain.makespan == makespan);
     CHECK(pp::makespan(pp::make_timetable<pp::OneFOneB>(
             size,
@@ -203,7 +215,7 @@ TEST_CASE("the search ends with the proven cuts of uneven layers, and with bette
                           layers,
                           std::vector<pp::detail::device_power>(cut.size()),
                           {cut, plain.how.places}))) == makespan);
-    pp::found_pipeline const free = pp::search_pipeline(model, starts);
+    pp::found_pipeline const free = searched(model, starts);
     CHECK(free.makespan <= makespan);
     CHECK(free.makespan >= free.bound);
   }
@@ -243,15 +255,14 @@ TEST_CASE("on devices that differ, the search agrees with all cuts, places and g
         });
     while (std::next_permutation(places.begin(), places.end()));
     pp::layered_devices const model(layers, powers);
-    pp::found_pipeline const plain = pp::search_pipeline(model, starts, {.order_moves = 0});
+    pp::found_pipeline const plain = searched(model, starts, {.order_moves = 0});
     if (least == HUGE_VAL) {
       CHECK(plain.excess > 0);
       continue;
     }
     CHECK(plain.excess == 0);
     CHECK(plain.makespan == doctest::Approx(least).epsilon(1e-12));
-    pp::found_pipeline const free =
-      pp::search_pipeline(model, starts, {.rounds = 2, .order_moves = 3000});
+    pp::found_pipeline const free = searched(model, starts, {.rounds = 2, .order_moves = 3000});
     CHECK(free.makespan <= least * (1 + 1e-12));
     CHECK(free.makespan >= free.bound * (1 - 1e-12));
     CHECK(fits(free.table, layers, powers, free.how));
@@ -279,7 +290,7 @@ TEST_CASE("with orders free as well, tiny pipelines get the shortest of all cuts
       least = std::min(least, best.makespan);
     });
     pp::layered_devices const model(layers, powers);
-    pp::found_pipeline const found = pp::search_pipeline(model, starts, {.rounds = 40});
+    pp::found_pipeline const found = searched(model, starts, {.rounds = 40});
     CHECK(found.makespan == doctest::Approx(least).epsilon(1e-9));
     CHECK(found.bound <= least * (1 + 1e-12));
   }
@@ -297,25 +308,24 @@ TEST_CASE("the same seed finds the same pipeline, and whoever watches ends it") 
                                               pp::make_orders(pp::ZeroBubbleH1{}, size, {})};
   pp::found_pipeline::options const options{
     .seed = 7, .rounds = 2, .most_cuts = 100, .order_moves = 3000};
-  pp::found_pipeline const one = pp::search_pipeline(model, starts, options);
-  pp::found_pipeline const other = pp::search_pipeline(model, starts, options);
+  pp::found_pipeline const one = searched(model, starts, options);
+  pp::found_pipeline const other = searched(model, starts, options);
   CHECK(one.makespan == other.makespan);
   CHECK(one.how == other.how);
   CHECK(one.looks == other.looks);
   CHECK(one.excess == 0);
-  CHECK(
-    one.makespan <
-    pp::search_pipeline(model, starts, {.rounds = 0, .most_cuts = 100, .order_moves = 0}).makespan);
+  CHECK(one.makespan <
+        searched(model, starts, {.rounds = 0, .most_cuts = 100, .order_moves = 0}).makespan);
   CHECK(one.makespan >= one.bound);
   int told = 0;
   pp::found_pipeline const early =
-    pp::search_pipeline(model, starts, options, [&](pp::found_pipeline::progress const& at) {
+    searched(model, starts, options, [&](pp::found_pipeline::progress const& at) {
       CHECK(at.bound == one.bound);
       return ++told < 5;
     });
   CHECK(early.looks <= 5);
-  pp::found_pipeline const first = pp::search_pipeline(
-    model, starts, options, [](pp::found_pipeline::progress const&) { return false; });
+  pp::found_pipeline const first =
+    searched(model, starts, options, [](pp::found_pipeline::progress const&) { return false; });
   CHECK(first.looks == 1);
   CHECK(first.makespan >= one.makespan);
   CHECK(early.makespan >= one.makespan);
@@ -324,25 +334,25 @@ TEST_CASE("the same seed finds the same pipeline, and whoever watches ends it") 
 TEST_CASE("more stages than layers are searched, and so is an output layer in a stage of its own") {
   pp::layered_devices const few({{{1, 1, 1}}, {{1, 1, 1}}}, {{}, {}});
   std::vector<pp::device_orders> const many{pp::make_orders(pp::Interleaved<2>{}, {2, 2}, {})};
-  pp::found_pipeline const found = pp::search_pipeline(few, many);
+  pp::found_pipeline const found = searched(few, many);
   CHECK(std::accumulate(found.how.cut.begin(), found.how.cut.end(), 0) == 2);
   CHECK(found.makespan >= found.bound);
   std::vector<pp::detail::layer_load> layers(7, {{1, 1, 1}});
   layers.push_back({{2.8, 2.8, 2.8}});
   pp::layered_devices const model(layers, std::vector<pp::detail::device_power>(4));
   std::vector<pp::device_orders> const starts{pp::make_orders(pp::OneFOneB{}, {4, 32}, {})};
-  pp::found_pipeline const cut = pp::search_pipeline(model, starts, {.order_moves = 0});
+  pp::found_pipeline const cut = searched(model, starts, {.order_moves = 0});
   CHECK(cut.how.cut.back() == 1);
 }
 
 TEST_CASE("what cannot be searched is refused in a sentence") {
   pp::layered_devices const model({{{1, 1, 1}}, {{1, 1, 1}}}, {{}, {}});
   std::vector<pp::device_orders> const none;
-  CHECK_THROWS_WITH(pp::search_pipeline(model, none), doctest::Contains("at least one order"));
+  CHECK_THROWS_WITH(searched(model, none), doctest::Contains("at least one order"));
   CHECK_THROWS_WITH(pp::layered_devices({}, {{}}), doctest::Contains("at least one layer"));
   std::vector<pp::device_orders> const differ{pp::make_orders(pp::OneFOneB{}, {2, 2}, {}),
                                               pp::make_orders(pp::OneFOneB{}, {2, 3}, {})};
-  CHECK_THROWS_WITH(pp::search_pipeline(model, differ), doctest::Contains("as many devices"));
+  CHECK_THROWS_WITH(searched(model, differ), doctest::Contains("as many devices"));
   CHECK_THROWS_WITH(pp::layered_devices({{{1, 1, 1}, -1}}, {{}}), doctest::Contains("bytes"));
   CHECK_THROWS_WITH(pp::layered_devices({{{1, 1, 1}}}, {{0}}), doctest::Contains("speed"));
 }
