@@ -150,6 +150,10 @@ shard_weights(flow const& of, int later = 0, engine moves = engine::network) {
   return declared_with(result, data);
 }
 
+//! The same of a flow that is declared, worked out once for all schedules of it.
+template <flow const& Of>
+inline constexpr flow sharded_flow = shard_weights(Of);
+
 //! Training in less memory. A forward pass may keep only its input, and `recompute` brings
 //! the activation back. Or its activation goes to the host (`copy_out`) and comes back (`copy_in`),
 //! by engines that work next to the compute engine. A copy back would start as soon as the copy

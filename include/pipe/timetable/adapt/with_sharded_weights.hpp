@@ -281,7 +281,7 @@ template <schedule Schedule, sharding_rule Rule = reshard>
 struct with_sharded_weights {
   static_assert(!detail::flow_of<Schedule>().reads_in_groups,
                 "with_sharded_weights: a vocabulary in shards does not go with sharded weights");
-  static constexpr flow declared = detail::shard_weights(detail::flow_of<Schedule>());
+  static constexpr flow declared = detail::sharded_flow<detail::flow_of<Schedule>()>;
 
   Schedule of{};
   Rule rule{};
