@@ -80,7 +80,13 @@ struct owned_list {
     }
     return all.data[count++];
   }
-  void push_back(T added) { take_place() = std::move(added); }
+  void push_back(T const& added) {
+    if (count < all.room)
+      all.data[count++] = added;
+    else
+      push_back(T(added)); // it may be an element, which moves
+  }
+  void push_back(T&& added) { take_place() = std::move(added); }
   void pop_back() noexcept { --count; }
   void clear() noexcept { count = 0; }
   [[nodiscard]] std::size_t size() const noexcept { return count; }

@@ -126,10 +126,10 @@ void write_programs(timetable_view const& table,
   if (joins)
     placement.placed.get(table.over.pass_indices(), nothing);
   if (joins || has_hooks(result)) {
-    owned_list<event> events;
-    events.all.get(2 * order.size());
+    std::vector<event> events;
+    events.reserve(2 * order.size());
     placement.place(0, count, [&](event const& what) { events.push_back(what); });
-    owned_list<event> const hooked =
+    std::vector<event> const hooked =
       has_hooks(result) ? hook_placement(table, result, events).run() : std::move(events);
     auto const each = [&](int, auto visit) { std::for_each(hooked.begin(), hooked.end(), visit); };
     return writer.write(1, each, each, by);

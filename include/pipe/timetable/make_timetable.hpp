@@ -21,7 +21,6 @@
 #include <pipe/timetable/timetable.hpp>
 #include <pipe/timetable/verify.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <initializer_list>
 #include <stdexcept>
@@ -214,9 +213,7 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   detail::check_cost(orders.over, cost);
   orders.offsets.resize(static_cast<std::size_t>(orders.over.view().row_count()) + 1);
   auto const append = [&orders](pass const* row, int count) {
-    std::size_t const before = orders.passes.size();
-    orders.passes.resize(before + static_cast<std::size_t>(count));
-    std::copy_n(row, count, orders.passes.data() + before);
+    orders.passes.insert(orders.passes.end(), row, row + count);
   };
   if (report const verdict =
         detail::order_rows(plan, orders.over, cost, orders.offsets.data(), append);

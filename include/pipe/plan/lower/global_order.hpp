@@ -141,10 +141,15 @@ constexpr void insert_message(event* first, event* last) noexcept {
   auto const pair = [](event const& what) {
     return communicators::per_pair::key(what.device, what.to);
   };
+  auto const own = pair(*last);
+  event* at = last;
+  while (at != first && pair(at[-1]) > own)
+    --at;
+  if (at == last) // as mostly
+    return;
   event const added = *last;
-  for (; last != first && pair(last[-1]) > pair(added); --last)
-    *last = last[-1];
-  *last = added;
+  std::copy_backward(at, last, last + 1);
+  *at = added;
 }
 
 //! A message that a pass makes: its number among those of the pass, and its receiver.
@@ -234,7 +239,7 @@ struct message_placement {
   //! merge makes them.
   template <class Put>
   void place(int first, int end, Put put) const {
-    owned_list<event> messages; // of a slot
+    std::vector<event> messages; // of a slot
     while (first < end) {
       int const next = end_of_slot(first);
       messages.clear();
@@ -282,15 +287,14 @@ struct message_placement {
   //! Adds the messages of a pass that are part of one exchange, or of none.
   //! @param wanted the exchange, or `nothing`.
   void
-  add_messages(int entry, pass_ends const& ends, int wanted, owned_list<event>& messages) const {
+  add_messages(int entry, pass_ends const& ends, int wanted, std::vector<event>& messages) const {
     for (int at = ends.first; at < ends.end; ++at) {
       auto const [number, to] = known.message(at);
       int const exchange =
         placed == nullptr ? nothing : exchange_of(table.over, table.passes[entry], number);
       if (exchange != wanted)
         continue;
-      event& message = messages.take_place(); // in place: a copy would wait for its parts
-      message = {};
+      event& message = messages.emplace_back(); // in place: a copy would wait for its parts
       message.entry = entry;
       message.device = ends.device;
       message.to = to;
@@ -300,7 +304,7 @@ struct message_placement {
   }
   //! Notes that a pass is placed. Where it is the last that makes something for an exchange, adds
   //! all messages of the exchange.
-  void add_exchanges(int entry, owned_list<event>& messages) const {
+  void add_exchanges(int entry, std::vector<event>& messages) const {
     pipeline_view const& over = table.over;
     pass const& maker = table.passes[entry];
     placed[pass_index(over, maker)] = entry;

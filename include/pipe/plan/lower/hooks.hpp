@@ -46,7 +46,7 @@ public:
   //! @param table what the plan is made of
   //! @param to says which steps it has, and counts messages that no pass makes
   //! @param events the global order of passes and messages
-  hook_placement(timetable_view const& table, plan& to, owned_list<event> const& events)
+  hook_placement(timetable_view const& table, plan& to, std::vector<event> const& events)
       : table_(table), over_(table.over), to_(to), events_(events),
         device_count_(over_.extents.devices), stage_count_(over_.extents.stages()),
         adds_copies_(!to.evaluates && over_.extents.routes() > 1),
@@ -55,8 +55,8 @@ public:
 
   //! The order with these steps. @complexity O(n + P S) for n events.
   //! @throws std::invalid_argument where no pass completes gradients that they follow.
-  [[nodiscard]] owned_list<event> run() {
-    placed_.all.get(events_.size());
+  [[nodiscard]] std::vector<event> run() {
+    placed_.reserve(events_.size());
     owned<due_stage> due(stage_count_);
     int const due_count = find_due(due);
     int next = 0;
@@ -278,14 +278,14 @@ private:
   timetable_view table_;
   pipeline_view over_;
   plan& to_;
-  owned_list<event> const& events_;
+  std::vector<event> const& events_;
   int device_count_;
   int stage_count_;
   bool adds_copies_; // the gradients of copies of stages
   bool ties_;
   int unvalidated_;          // devices, from device 0 on, that have not validated the step before
   bool has_one_end_ = false; // of a tied weight
-  owned_list<event> placed_;
+  std::vector<event> placed_;
 };
 
 } // namespace pipelining::inline v0_3::detail
