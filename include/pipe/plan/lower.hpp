@@ -129,9 +129,9 @@ void write_programs(timetable_view const& table,
     std::vector<event> events;
     events.reserve(2 * order.size());
     placement.place(0, count, [&](event const& what) { events.push_back(what); });
-    std::vector<event> const hooked =
-      has_hooks(result) ? hook_placement(table, result, events).run() : std::move(events);
-    auto const each = [&](int, auto visit) { std::for_each(hooked.begin(), hooked.end(), visit); };
+    if (has_hooks(result))
+      events = hook_placement(table, result, events).run();
+    auto const each = [&](int, auto visit) { std::for_each(events.begin(), events.end(), visit); };
     return writer.write(1, each, each, by);
   }
   worker_parts const parts(count, by.count());

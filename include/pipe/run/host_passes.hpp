@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace pipelining::inline v0_3::detail {
@@ -35,7 +36,10 @@ public:
         starts_(steps_.size()), ends_(steps_.size()) {}
 
   //! Tells where the slots lie from now on. No other program may have used them since.
-  void lie_in(arena const& memory) { std::construct_at(&guards_, memory); }
+  void lie_in(arena const& memory) {
+    static_assert(std::is_trivially_destructible_v<slot_guards>); // the one before is not ended
+    std::construct_at(&guards_, memory);
+  }
   //! The slots of the device, and the guards around them.
   [[nodiscard]] slot_guards& guards() noexcept { return guards_; }
   //! The last item of a lane that is known to be complete, with all before it.

@@ -22,7 +22,7 @@ namespace detail {
 
 //! Says how many chunks a microbatch has: `counts(microbatch)`, at least 1.
 template <class Counts>
-concept chunk_counts = detail::copyable<Counts> && requires(Counts const counts, int microbatch) {
+concept chunk_counts = copyable<Counts> && requires(Counts const counts, int microbatch) {
   { counts(microbatch) } -> std::convertible_to<int>;
 };
 
