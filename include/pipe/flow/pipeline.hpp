@@ -120,8 +120,7 @@ struct pipeline {
 inline pipeline pipeline_view::copy() const {
   pipeline result{.extents = extents, .declared = *declared};
   auto const copy_to = [](auto& table, auto const* values, int count) {
-    table.resize(static_cast<std::size_t>(count));
-    std::copy_n(values, count, table.data());
+    table = {values, values + count};
   };
   if (holders != nullptr)
     copy_to(result.holders, holders, extents.stages() * extents.routes());
@@ -259,7 +258,8 @@ may_run_again(pipeline_view const& over, int device, pass const& what) noexcept 
 //! division.
 [[nodiscard]] inline pipeline with_holders(pipeline_view const& of) {
   pipeline result = of.copy();
-  result.holders.resize(static_cast<std::size_t>(of.extents.routes() * of.extents.stages()));
+  auto const count = static_cast<std::size_t>(of.extents.routes() * of.extents.stages());
+  result.holders = std::vector<std::uint16_t>(count);
   std::uint16_t* next = result.holders.data();
   for (int route = 0; route < of.extents.routes(); ++route)
     for (int stage = 0; stage < of.extents.stages(); ++stage)

@@ -15,13 +15,31 @@
 
 namespace pipelining::inline v0_3::detail {
 
-//! Sorts numbers by an order that is told by a function; equal ones by number.
+//! Sorts numbers by an order that is told by a function; equal ones by number. Runs are merged, as
+//! std::sort takes the compiler 14 ms.
 //! @param before `before(order, a, b)`: whether a comes before b
 inline void
 sort_numbers(std::vector<int>& all, bool (*before)(void const*, int, int), void const* order) {
-  std::sort(all.begin(), all.end(), [=](int a, int b) {
+  auto const comes_before = [=](int a, int b) {
     return before(order, a, b) || (a < b && !before(order, b, a));
-  });
+  };
+  owned<int> merged(all.size());
+  for (std::size_t run = 1; run < all.size(); run *= 2) {
+    int const* const from = all.data();
+    for (std::size_t i = 0; i < all.size(); i += 2 * run) {
+      std::size_t const middle = std::min(i + run, all.size());
+      std::size_t const end = std::min(middle + run, all.size());
+      std::size_t left = i;
+      std::size_t right = middle;
+      for (std::size_t at = i; at < end; ++at) {
+        bool const first =
+          right == end || (left < middle && !comes_before(from[right], from[left]));
+        merged.data[at] = from[first ? left++ : right++];
+      }
+    }
+    for (std::size_t i = 0; i < all.size(); ++i)
+      all.data()[i] = merged.data[i];
+  }
 }
 
 //! The same by `less(a, b)`. A sort of its own for each order takes the compiler 10 ms.

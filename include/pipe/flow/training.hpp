@@ -149,7 +149,8 @@ static_assert(kinds_of_training.kind_named("keep_weights") == pass_kind::keep_we
 [[nodiscard]] constexpr flow with_kinds(std::initializer_list<pass_kind> others) noexcept {
   flow result = data_of_training;
   result.kind_count = index_of(pass_kind::backward_weight) + 1;
-  std::copy_n(kinds_of_training.kinds, result.kind_count, result.kinds);
+  for (int kind = 0; kind < result.kind_count; ++kind)
+    result.kinds[kind] = kinds_of_training.kinds[kind];
   for (pass_kind const kind : others) {
     result.kinds[index_of(kind)] = kinds_of_training[kind];
     result.kind_count = std::max(result.kind_count, index_of(kind) + 1);

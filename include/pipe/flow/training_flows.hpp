@@ -103,8 +103,10 @@ shard_weights(flow const& of, int later = 0, engine moves = engine::network) {
   using enum does;
   using enum slot_class;
   flow result;
-  std::copy_n(of.data, of.data_count, result.data);
-  std::copy_n(of.kinds, of.kind_count, result.kinds);
+  for (int one = 0; one < of.data_count; ++one)
+    result.data[one] = of.data[one];
+  for (int kind = 0; kind < of.kind_count; ++kind)
+    result.kinds[kind] = of.kinds[kind];
   result.data_count = of.data_count;
   result.kind_count = of.kind_count;
   std::array<datum, 14> data{};
@@ -121,8 +123,9 @@ shard_weights(flow const& of, int later = 0, engine moves = engine::network) {
       throw std::invalid_argument("shard_weights: the weights of the flow are sharded already");
     kind = lettered(result, kinds_of_training.kinds[number++]);
     kind.on = kind.on == engine::compute ? engine::compute : moves;
-    std::copy(effects.begin(), effects.end(), kind.effects);
-    kind.effect_count = static_cast<int>(effects.size());
+    kind.effect_count = 0;
+    for (effect const& one : effects)
+      kind.effects[kind.effect_count++] = one;
   };
   std::uint8_t in_use[2]{};
   for (int again = 0; again < 2; ++again) {

@@ -157,10 +157,10 @@ void complete_programs(program_writer& writer,
                        Workers const& by) {
   auto const at = [](int number) { return static_cast<std::size_t>(number); };
   int const devices = result.over.extents.devices;
-  result.layouts.resize(at(devices * slot_classes));
-  result.arena_bytes.resize(at(devices));
-  result.host_bytes.resize(at(devices));
-  result.lanes.resize(at(devices));
+  result.layouts = std::vector<slot_layout>(at(devices * slot_classes));
+  result.arena_bytes = std::vector<std::int64_t>(at(devices));
+  result.host_bytes = std::vector<std::int64_t>(at(devices));
+  result.lanes = std::vector<int>(at(devices));
   worker_parts const parts(devices, by.count());
   std::vector<std::vector<int>> waits(at(parts.count));
   by.run(parts.count, [&](int part) {

@@ -4,7 +4,8 @@
 //! @file
 //! @brief The cores that threads run on. Header for pipelining::pin_in_turn. Linux only.
 
-#include <algorithm>
+#include <pipe/flow/array_of.hpp>
+
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -74,20 +75,25 @@ usable_cores_by_node(std::string const& folder = "/sys/devices/system/node") {
       std::fclose(file);
     return read_core_list(text);
   };
+  std::vector<int> const online = read(folder + "/online");
   std::vector<int> rest = usable_cores();
-  std::vector<std::vector<int>> nodes;
-  for (int const node : read(folder + "/online")) {
-    std::vector<int> own;
+  std::vector<std::vector<int>> nodes(online.size() + 1);
+  auto own = nodes.begin();
+  for (int const node : online) {
     for (int const core : read(folder + "/node" + std::to_string(node) + "/cpulist"))
-      if (auto const at = std::find(rest.begin(), rest.end(), core); at != rest.end()) {
-        own.push_back(core);
-        rest.erase(at);
-      }
-    if (!own.empty()) // else memory without cores, or none that this process may use
-      nodes.push_back(own);
+      for (int& usable : rest)
+        if (usable == core) {
+          own->push_back(core);
+          usable = -1; // taken
+        }
+    if (!own->empty()) // else memory without cores, or none that this process may use
+      ++own;
   }
-  if (!rest.empty())
-    nodes.push_back(rest);
+  for (int const core : rest)
+    if (core >= 0)
+      own->push_back(core);
+  while (!nodes.empty() && nodes.back().empty())
+    nodes.pop_back();
   return nodes;
 }
 
@@ -120,7 +126,7 @@ divide_cores(std::vector<std::vector<int>> const& nodes, int devices) {
         for (int const core : nodes[n])
           shares[d].push_back(core);
   } else {
-    std::vector<std::size_t> of_node(count, 0);
+    owned<std::size_t> const of_node(count, 0);
     for (std::size_t d = 0; d < all; ++d) {
       std::size_t best = 0; // with the most cores for one device more
       for (std::size_t n = 1; n < count; ++n)

@@ -6,6 +6,7 @@
 //! That is word to stages whose memory has moved, totals for the next plan, the trace of the last.
 //! Header for pipelining::plan_number.
 
+#include <pipe/flow/array_of.hpp>
 #include <pipe/flow/pipeline.hpp>
 #include <pipe/flow/shape.hpp>
 #include <pipe/plan/item.hpp>
@@ -15,9 +16,9 @@
 #include <pipe/run/stage.hpp>
 #include <pipe/timetable/timetable.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -95,7 +96,7 @@ public:
   }
   //! When the memory is the plan's.
   //! @return what its totals on the last device are to hold; empty where it validates nothing.
-  [[nodiscard]] std::vector<std::byte> const& hand_on(plan const& next) {
+  [[nodiscard]] owned_list<std::byte> const& hand_on(plan const& next) {
     bytes_ = 0;
     if (!validates(next.validation))
       rows_.clear();
@@ -103,8 +104,9 @@ public:
   }
   //! The same, into memory of the host. @param now its slots on the last device.
   void put(arena const& now) {
-    std::vector<std::byte> const& rows = hand_on(now.work);
-    std::copy_n(rows.data(), rows.size(), now.start_of({.of = slot_class::totals, .index = 0}));
+    owned_list<std::byte> const& rows = hand_on(now.work);
+    if (!rows.empty())
+      std::memcpy(now.start_of({.of = slot_class::totals, .index = 0}), rows.data(), rows.size());
   }
   //! When the step has come to its end. @param now slots of its plan on the last device.
   //! @param again its iteration begins again, so it has not stepped.
@@ -113,12 +115,13 @@ public:
       return;
     bytes_ = now.work.totals_bytes;
     totals const rows = now.readable_totals();
-    rows_.resize(static_cast<std::size_t>(rows.rows * rows.stride));
-    std::copy_n(rows.data, rows_.size(), rows_.data());
+    rows_.count = static_cast<std::size_t>(rows.rows * rows.stride);
+    if (!rows_.empty())
+      std::memcpy(rows_.all.get(rows_.count), rows.data, rows_.count);
   }
 
 private:
-  std::vector<std::byte> rows_;
+  owned_list<std::byte> rows_;
   std::int64_t bytes_ = 0; // of a row of a step that waits for its validation; 0: none does
 };
 
@@ -129,10 +132,6 @@ private:
 template <class Time>
 [[nodiscard]] dynamic_timetable trace_of(plan const& ran, Time time) {
   dynamic_timetable result{.over = ran.over};
-  std::size_t count = 0;
-  result.passes.resize(ran.items.size());
-  result.starts.resize(ran.items.size());
-  result.ends.resize(ran.items.size());
   result.offsets.push_back(0);
   pipeline_view const over = ran.over;
   for (int row = 0; row < over.row_count(); ++row) {
@@ -142,15 +141,12 @@ template <class Time>
       if (steps[i].what != operation::run || steps[i].about != subject::pass ||
           over.row_of(steps[i].work) != row)
         continue;
-      result.passes[count] = steps[i].work;
-      result.starts[count] = time(device, i, false);
-      result.ends[count++] = time(device, i, true);
+      result.passes.push_back(steps[i].work);
+      result.starts.push_back(time(device, i, false));
+      result.ends.push_back(time(device, i, true));
     }
-    result.offsets.push_back(static_cast<int>(count));
+    result.offsets.push_back(static_cast<int>(result.passes.size()));
   }
-  result.passes.resize(count);
-  result.starts.resize(count);
-  result.ends.resize(count);
   return result;
 }
 

@@ -16,7 +16,6 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
-#include <vector>
 
 namespace pipelining::inline v0_3::detail {
 
@@ -108,13 +107,13 @@ advance(plan const& work, int device_number, int& next, Device& device, Ready re
 //! The rows that a device has when it steps early: rows of the stages of the devices up to it. The
 //! others are zeros. They can be told from all rows later on, so they need not be kept.
 //! @param memory of a device that has these rows. @param copy holds them
-[[nodiscard]] inline totals early_totals(arena const& memory, std::vector<std::byte>& copy) {
+[[nodiscard]] inline totals early_totals(arena const& memory, owned<std::byte>& copy) {
   totals rows = memory.readable_totals();
-  copy.resize(static_cast<std::size_t>(rows.stride * rows.rows));
+  copy.get(rows.stride * rows.rows, std::byte{});
   for (int stage = 0; stage < rows.rows; ++stage)
     if (device_of(memory.work, stage) <= memory.device)
-      std::copy_n(rows.data + stage * rows.stride, rows.stride, copy.data() + stage * rows.stride);
-  rows.data = copy.data();
+      std::copy_n(rows.data + stage * rows.stride, rows.stride, copy.data + stage * rows.stride);
+  rows.data = copy.data;
   return rows;
 }
 
@@ -123,7 +122,7 @@ advance(plan const& work, int device_number, int& next, Device& device, Ready re
 //! @throws what the stage throws.
 template <can_step_early Stage>
 void step_early(Stage& stage, arena const& memory, context const& where) {
-  std::vector<std::byte> copy;
+  owned<std::byte> copy;
   totals const known = early_totals(memory, copy);
   if (stage.accepts(where, known))
     stage.optimizer_step(where, memory.host_rows == nullptr ? known : memory.all_totals());
@@ -136,7 +135,7 @@ template <can_step_early Stage>
 [[nodiscard]] bool validate_step(Stage& stage, arena const& memory, context const& where) {
   if (stage.accepts(where, memory.readable_totals()))
     return true;
-  std::vector<std::byte> copy;
+  owned<std::byte> copy;
   stage.roll_back(where, stage.accepts(where, early_totals(memory, copy)));
   stage.optimizer_step(where, memory.all_totals());
   if (memory.work.validation == step_validation::both) // the last plan begins nothing

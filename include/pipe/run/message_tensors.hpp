@@ -40,11 +40,12 @@ public:
   message_layout() = default; //!< of no tensors
   //! @throws std::invalid_argument for an unknown dtype, a name that stands twice, a negative
   //! extent or stride, strides of another number of axes, or more bytes than 2^62.
-  explicit message_layout(std::vector<tensor> tensors) : tensors_(std::move(tensors)) {
-    for (tensor const& each : tensors_) {
-      check(each);
-      offsets_.push_back((bytes_ + alignment - 1) / alignment * alignment);
-      bytes_ = sum(offsets_.back(), extent_of(each), each);
+  explicit message_layout(std::vector<tensor> tensors)
+      : tensors_(std::move(tensors)), offsets_(tensors_.size()) {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      check(tensors_[i]);
+      offsets_[i] = (bytes_ + alignment - 1) / alignment * alignment;
+      bytes_ = sum(offsets_[i], extent_of(tensors_[i]), tensors_[i]);
     }
   }
 

@@ -96,7 +96,8 @@ public:
       double* next = all.data();
       for (std::size_t at = 0; at < of.size(); at += chunks)
         for (int i = 0; i < count; ++i)
-          next = std::copy_n(of.data() + at, chunks, next);
+          for (std::size_t chunk = 0; chunk < chunks; ++chunk)
+            *next++ = of[at + chunk];
       return all;
     };
     result.times_ = repeated(times_);
@@ -283,8 +284,10 @@ private:
       return;
     kinds_.push_back({kind, one.is, one.in_groups, is_needed(one), one.word});
     auto const of_kind = static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_);
-    times_.resize(times_.size() + of_kind, base_.duration(declared, {kind}));
-    exchanges_.resize(exchanges_.size() + of_kind, base_.exposed(one));
+    for (std::size_t i = 0; i < of_kind; ++i) {
+      times_.push_back(base_.duration(declared, {kind}));
+      exchanges_.push_back(base_.exposed(one));
+    }
   }
 
   //! @pre the kind has times of its own

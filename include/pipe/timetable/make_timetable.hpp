@@ -153,7 +153,7 @@ template <class Schedule>
                                                      std::vector<int> const& frozen) {
   if (frozen.empty())
     return {};
-  std::vector<stage_edge> chain;
+  owned_list<stage_edge> chain;
   for (int stage = 1; stage < extents.stages(); ++stage)
     chain.push_back({stage - 1, stage, of_unit::same});
   return edge_table(chain, extents.stages(), {}, {frozen.data(), frozen.size()}, extents.chunks);
@@ -187,8 +187,9 @@ template <class Schedule>
   pipeline result{.extents = extents,
                   .declared = copied(flow_of<Schedule>()),
                   .edges = edges_by(plan, extents, frozen_by(plan))};
-  result.holders.resize(static_cast<std::size_t>(holder_count<Schedule>(extents)));
-  result.first_units.resize(static_cast<std::size_t>(first_unit_count<Schedule>(extents)));
+  auto const at = [](int count) { return static_cast<std::size_t>(count); };
+  result.holders = std::vector<std::uint16_t>(at(holder_count<Schedule>(extents)));
+  result.first_units = std::vector<int>(at(first_unit_count<Schedule>(extents)));
   write_tables(plan, extents, result.holders.data(), result.first_units.data());
   return result;
 }
@@ -212,7 +213,7 @@ make_orders(Schedule const& plan, pipeline_size size, Cost const& cost = {}) {
   device_orders orders{detail::arranged_pipeline(plan, size), {}, {0}};
   detail::check_cost(orders.over, cost);
   orders.offsets.resize(static_cast<std::size_t>(orders.over.view().row_count()) + 1);
-  auto const append = [&orders](pass const* row, int count) {
+  auto const append = [&orders](auto const* row, int count) { // compiled only where it is called
     orders.passes.insert(orders.passes.end(), row, row + count);
   };
   if (report const verdict =

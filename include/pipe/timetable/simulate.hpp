@@ -44,7 +44,8 @@ inline void leave_out_unneeded(device_orders& orders) {
     }
     orders.offsets[static_cast<std::size_t>(row) + 1] = kept;
   }
-  orders.passes.resize(static_cast<std::size_t>(kept));
+  while (orders.passes.size() > static_cast<std::size_t>(kept))
+    orders.passes.pop_back();
 }
 
 //! Moves passes of such stages to the latest times that keep nobody waiting. They could run ahead

@@ -36,7 +36,7 @@ namespace pipelining::inline v0_3::detail {
 struct slot_pool {
   //! [slots][most users], `nothing` where there are none: the item that released it last and, where
   //! several streams can read its content, those that have.
-  std::vector<int> users{};
+  owned_list<int> users{};
   struct content {
     std::int64_t bytes = 0;
     int next = nothing; //!< of a free slot: the one that became free after it
@@ -65,7 +65,8 @@ struct slot_pool {
       return slot;
     }
     peak = item_index;
-    users.resize(users.size() + static_cast<std::size_t>(most_users), nothing);
+    for (int user = 0; user < most_users; ++user)
+      users.take_place() = nothing;
     slots.push_back({});
     return count() - 1;
   }

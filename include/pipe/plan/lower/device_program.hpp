@@ -149,9 +149,9 @@ private:
       }
       plan_.offsets.push_back(sum.index);
     }
-    plan_.items.resize(static_cast<std::size_t>(sum.index));
-    plan_.messages.resize(static_cast<std::size_t>(sum.message));
-    plan_.uses.resize(static_cast<std::size_t>(sum.use));
+    plan_.items = std::vector<item>(static_cast<std::size_t>(sum.index));
+    plan_.messages = std::vector<message_end>(static_cast<std::size_t>(sum.message));
+    plan_.uses = std::vector<use>(static_cast<std::size_t>(sum.use));
     if (table_.over.declared->engines > 1)
       times_.get(plan_.items.size());
   }
@@ -174,7 +174,8 @@ private:
   void write_end(event const& event, next_item& at, operation what, int peer, bool follow) {
     plan_.messages[static_cast<std::size_t>(at.message)] = {peer, nothing, event.number};
     if (event.exchange != nothing) {
-      plan_.exchanges.resize(plan_.messages.size(), nothing);
+      if (plan_.exchanges.empty())
+        plan_.exchanges.assign(plan_.messages.size(), nothing);
       plan_.exchanges[static_cast<std::size_t>(at.message)] = event.exchange;
     }
     bool const joins = joins_before(event, at, what, follow);

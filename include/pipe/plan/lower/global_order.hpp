@@ -36,7 +36,8 @@ class order_merge {
 public:
   explicit order_merge(timetable_view const& table)
       : table_(table), tree_(table.rows()), next_(table.rows()) {
-    std::copy_n(table.offsets, table.rows(), next_.data);
+    for (int row = 0; row < table.rows(); ++row)
+      next_.data[row] = table.offsets[row];
     for (int entry = 0; entry < table.size() && all_take_time_; ++entry)
       all_take_time_ = table.ends[entry] > table.starts[entry];
     if (all_take_time_)
@@ -148,7 +149,8 @@ constexpr void insert_message(event* first, event* last) noexcept {
   if (at == last) // as mostly
     return;
   event const added = *last;
-  std::copy_backward(at, last, last + 1);
+  for (event* to = last; to != at; --to)
+    *to = to[-1];
   *at = added;
 }
 

@@ -197,7 +197,7 @@ public:
       for (int i = 0; i < line.times; ++i)
         busy[static_cast<std::size_t>(line.device[at % line.stages])] +=
           line.durations[at * line.times + i] * (line.units / line.times);
-    std::vector<bool> seen(busy.size());
+    owned<bool> const seen(busy.size(), false);
     std::int64_t before = 0;
     for (int stage = 0; stage < line.stages; ++stage) {
       auto const device = static_cast<std::size_t>(line.device[stage]);
