@@ -59,14 +59,13 @@ void add_plan(std::vector<named_plan>& plans,
   pp::plan work = pp::lower<Policy>(table, message_words);
   REQUIRE(pp::prove(work));
   auto const extents = work.over.extents;
-  plans.push_back(
-    {name + " " + std::to_string(extents.devices) + "x" + std::to_string(extents.microbatches) +
-       ", communicators per " + Policy::name,
-     std::move(work),
-     support::run_sequentially(extents.stages(),
-                               extents.microbatches,
-                               extents.chunks,
-                               table.over.declared == pp::detail::travelling_weights)});
+  plans.push_back({name + " " + std::to_string(extents.devices) + "x" +
+                     std::to_string(extents.microbatches) + ", communicators per " + Policy::name,
+                   std::move(work),
+                   support::run_sequentially(extents.stages(),
+                                             extents.microbatches,
+                                             extents.chunks,
+                                             table.over.declared == pp::WeiPipe::declared)});
 }
 
 //! @brief Adds the plans of one timetable under all policies that join no exchanges.

@@ -210,7 +210,7 @@ TEST_CASE("RoundPipe refuses fewer stages than devices") {
 TEST_CASE("what is for stages that go forward and back refuses those that go one way") {
   CHECK(pp::detail::stages_go_one_way(pp::round_training));
   CHECK(pp::detail::stages_go_one_way(loaded::declared));
-  for (pp::flow const& declared : {pp::training, pp::detail::travelling_weights})
+  for (pp::flow const& declared : {pp::training, pp::WeiPipe::declared})
     CHECK_FALSE(pp::detail::stages_go_one_way(declared));
   auto const table = pp::make_timetable(pp::RoundPipe<>{2, 5}, {3, 4}, unit);
   CHECK_THROWS_WITH_AS((void)pp::least_times(table.over, unit),
