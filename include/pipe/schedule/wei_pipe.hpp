@@ -83,7 +83,7 @@ inline constexpr flow travelling_weights = [] {
          {does::makes, backward_weights}})}});
 }();
 
-//! What WeiPipe is of: a member of a template is worked out where it is used.
+//! The flow of WeiPipe. A member of a template is worked out where it is used.
 template <bool Used = true>
 struct of_travelling_weights {
   static constexpr flow declared = travelling_weights<Used>; //!< weights flow, activations stay
