@@ -52,41 +52,38 @@ travelling_datum_in(flow_word const& word, slot_class made, slot_class arrives) 
 //! same for the one after. The output of a group lies in `context::state` for the next group, its
 //! gradient in `context::state_gradient`. Pools are those of training: weights on their way
 //! forward are an `output`, those on their way backward with their gradients an `input_gradient`.
-//! A template, so that only sources that use the flow work it out.
+//! A member of a template is worked out only where it is used.
 template <bool Used = true>
-inline constexpr flow travelling_weights = [] {
-  return declare(
-    {travelling_datum_in("weights", slot_class::output, slot_class::received_input),
-     travelling_datum_in(
-       "weights and gradients", slot_class::input_gradient, slot_class::received_gradient),
-     travelling_datum_in("activation", slot_class::activation, slot_class::activation),
-     passed_on("output of a group", slot_class::sequence),
-     passed_on("gradient of an output", slot_class::sequence_gradient)},
-    {{pass_kind::forward,
-      declare_kind(pass_kind::forward,
-                   engine::compute,
-                   stage_call::forward,
-                   {{does::reads, forward_weights, of_stage::before},
-                    {does::makes, activation_of_group},
-                    {does::adds_to, group_output, of_stage::own, effect::chunk_order::ascending},
-                    {does::makes, forward_weights}})},
-     {pass_kind::backward,
-      declare_kind(
-        pass_kind::backward,
-        engine::compute,
-        stage_call::backward,
-        {{does::reads, backward_weights, of_stage::before},
-         {does::frees, activation_of_group},
-         {does::frees, group_output},
-         {does::adds_to, group_output_gradient, of_stage::own, effect::chunk_order::descending},
-         {does::frees, group_output_gradient},
-         {does::makes, backward_weights}})}});
-}();
-
-//! The flow of WeiPipe. A member of a template is worked out where it is used.
-template <bool Used = true>
-struct of_travelling_weights {
-  static constexpr flow declared = travelling_weights<Used>; //!< weights flow, activations stay
+struct travelling_weights {
+  //! Weights flow, activations stay.
+  static constexpr flow declared = [] {
+    return declare(
+      {travelling_datum_in("weights", slot_class::output, slot_class::received_input),
+       travelling_datum_in(
+         "weights and gradients", slot_class::input_gradient, slot_class::received_gradient),
+       travelling_datum_in("activation", slot_class::activation, slot_class::activation),
+       passed_on("output of a group", slot_class::sequence),
+       passed_on("gradient of an output", slot_class::sequence_gradient)},
+      {{pass_kind::forward,
+        declare_kind(pass_kind::forward,
+                     engine::compute,
+                     stage_call::forward,
+                     {{does::reads, forward_weights, of_stage::before},
+                      {does::makes, activation_of_group},
+                      {does::adds_to, group_output, of_stage::own, effect::chunk_order::ascending},
+                      {does::makes, forward_weights}})},
+       {pass_kind::backward,
+        declare_kind(
+          pass_kind::backward,
+          engine::compute,
+          stage_call::backward,
+          {{does::reads, backward_weights, of_stage::before},
+           {does::frees, activation_of_group},
+           {does::frees, group_output},
+           {does::adds_to, group_output_gradient, of_stage::own, effect::chunk_order::descending},
+           {does::frees, group_output_gradient},
+           {does::makes, backward_weights}})}});
+  }();
 };
 
 } // namespace detail
@@ -115,7 +112,7 @@ struct of_travelling_weights {
 //! @source Lin et al., "WeiPipe: Weight Pipeline Parallelism for Communication-Effective
 //! Long-Context Large Model Training", PPoPP 2025, and its repository, wuhouming/TawPipe
 //! (weipipe.py).
-struct WeiPipe : detail::of_travelling_weights<> {
+struct WeiPipe : detail::travelling_weights<> {
   [[nodiscard]] constexpr shape arrange(int devices, int microbatches) const {
     if (devices > 0 && microbatches % devices != 0)
       throw std::invalid_argument("WeiPipe: each device has a microbatch in every round, so the "

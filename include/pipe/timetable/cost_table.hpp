@@ -284,9 +284,11 @@ private:
       return;
     kinds_.push_back({kind, one.is, one.in_groups, is_needed(one), one.word});
     auto const of_kind = static_cast<std::size_t>(stages_) * static_cast<std::size_t>(chunks_);
+    auto const time = base_.duration(declared, {kind});
+    auto const exchange = base_.exposed(one);
     for (std::size_t i = 0; i < of_kind; ++i) {
-      times_.push_back(base_.duration(declared, {kind}));
-      exchanges_.push_back(base_.exposed(one));
+      times_.push_back(time);
+      exchanges_.push_back(exchange);
     }
   }
 
